@@ -123,7 +123,7 @@ def _examined(level: str) -> Callable[[], str]:
 
 def _control_groups(*controllers: str) -> Callable[[], str]:
     def missing() -> str:
-        from headrace.engines.local.limits.cgroups import find_places
+        from headrace.engines.local.cgroups import find_places
 
         lacking = set(controllers) - set(find_places().found)
         return f"control groups for {', '.join(sorted(lacking))}: {find_places().missing}" if lacking else ""

@@ -18,7 +18,7 @@ import pytest
 
 from headrace import estimator as ours
 from headrace.cli.views.plan_document import view
-from headrace.engines.local.limits.assign import Machine
+from headrace.engines.local.host_limits import Machine
 from headrace.engines.local.plan_hosts import make_plan
 from headrace.errors import JobInvalid
 from headrace.job import Job

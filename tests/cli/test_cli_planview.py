@@ -3,7 +3,7 @@
 import pytest
 
 from headrace.cli.views import plan_document
-from headrace.engines.local.limits.assign import Machine
+from headrace.engines.local.host_limits import Machine
 from headrace.engines.local.plan_hosts import make_plan
 from headrace.errors import UsageError
 from headrace.job import Job

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from headrace import engines
-from headrace.engines.remote_handle import RemoteHandle
+from headrace.engines.handle import RemoteHandle
 from headrace.job import Job
 from serve_process import REGION, ROLE, ServeProcess, serving
 

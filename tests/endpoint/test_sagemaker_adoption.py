@@ -16,7 +16,7 @@ from sagemaker_loop import Loop, open_loop, open_service
 from service_relay import QUOTA, Relay
 
 from headrace import engines
-from headrace.engines.remote_handle import RemoteHandle
+from headrace.engines.handle import RemoteHandle
 from headrace.errors import NameInUse
 from headrace.grid.controller.attempt_runner import start_or_adopt
 from headrace.job import Job, load_job

@@ -14,10 +14,10 @@ from asked_actions import used_actions
 from sagemaker_loop import BUCKET, GROUPS, Loop, open_loop, open_service
 
 from headrace import engines
+from headrace.engines.documents import Permission
 from headrace.engines.sagemaker.boto_service import BotoService
 from headrace.engines.sagemaker.container_start import HOST
 from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket
-from headrace.engines.submission import Permission
 from headrace.engines.ticket import read_ticket
 from headrace.insight import report
 from headrace.insight.render.run_documents import report_tables

@@ -20,7 +20,7 @@ import pytest
 
 from headrace.cli.views.run_tables import status_document
 from headrace.cli.views.table import show
-from headrace.engines.local.limits.cgroups import MEMORY, find_places
+from headrace.engines.local.cgroups import MEMORY, find_places
 from headrace.instance.channels import mounts
 from headrace.instance.launch_plan import certificate_files
 from headrace.runs import Run, RunPaths

@@ -17,7 +17,7 @@ from cut_links import cut
 from engine_table_platform import Fields, Platform, RunsInFolder, pid_of_agent, pid_of_program
 from run_places import pid_here
 
-from headrace.engines.local.limits.cgroups import MEMORY
+from headrace.engines.local.cgroups import MEMORY
 from headrace.runs import Run
 from observer import Observer, control_groups
 from patience import allowed

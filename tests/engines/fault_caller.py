@@ -8,15 +8,14 @@ import json
 import sys
 
 from headrace.cli.main import main
-from headrace.engines.local import plan_hosts
-from headrace.engines.local.limits import assign, machine_capacity
+from headrace.engines.local import host_limits, plan_hosts
 
 settings = json.loads(sys.argv.pop(1))
 if "start_timeout" in settings:
     plan_hosts.START_TIMEOUT = settings["start_timeout"]
 if "memory_mib" in settings:
-    both = int(2 * settings["memory_mib"] * assign.MIB / (1 - assign.SYSTEM_PART)) + 9
-    assign.LEAST_MEMORY = 64 * assign.MIB
-    machine_capacity.available_memory = lambda places: both
+    both = int(2 * settings["memory_mib"] * host_limits.MIB / (1 - host_limits.SYSTEM_PART)) + 9
+    host_limits.LEAST_MEMORY = 64 * host_limits.MIB
+    host_limits.available_memory = lambda places: both
 if __name__ == "__main__":
     main()

@@ -26,7 +26,7 @@ from typing import Any
 import pytest
 from kube_server import Exec, KubeServer, run_process
 
-from headrace.engines.kubernetes import lightkube_cluster
+from headrace.engines.kubernetes.cluster import disconnect
 from headrace.engines.planning.host_certificates import make_certificates
 from needs import require
 
@@ -312,4 +312,4 @@ def played_cluster(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ku
         monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig()))
         with Kubelet(server, pods) as kubelet:
             yield kubelet
-        lightkube_cluster.disconnect()
+        disconnect()

@@ -17,9 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.engines.kubernetes.kubernetes_job import KubernetesJob, plan_kubernetes_job
-from headrace.engines.kubernetes.objects import objects
+from headrace.engines.kubernetes.objects import FOLDER, INPUT, WORD, objects
 from headrace.engines.kubernetes.pack_run import PACKAGE, SHARED, Payload, prepare_kubernetes_run
-from headrace.engines.kubernetes.pod_spec import FOLDER, INPUT, WORD
 from headrace.engines.kubernetes.unpack_package import INDEX
 from headrace.job import Job
 from headrace.runs import RunPaths, create_run

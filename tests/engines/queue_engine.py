@@ -19,11 +19,11 @@ from pathlib import Path
 
 from headrace.agent.coordinator.authority import Authority
 from headrace.engines import Document
-from headrace.engines.engine_logs import log_documents
+from headrace.engines.documents import log_documents
+from headrace.engines.handle import RemoteHandle
 from headrace.engines.local import engine as local
 from headrace.engines.new_run import new_run
 from headrace.engines.platform_news import platform_news
-from headrace.engines.remote_handle import RemoteHandle
 from headrace.engines.remote_job import plan_document, prepare_remote_run
 from headrace.errors import HeadraceError
 from headrace.instance.launch_plan import LaunchPlan, read_certificates

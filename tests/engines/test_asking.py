@@ -9,8 +9,8 @@ import pytest
 
 from headrace import engines
 from headrace.engines.asking import AskEngine
+from headrace.engines.handle import RemoteHandle
 from headrace.engines.platform_news import platform_news
-from headrace.engines.remote_handle import RemoteHandle
 from headrace.errors import HeadraceError
 from headrace.insight.run_cache import RunCache
 from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths, Status, adopt, create_run, give_to_engine

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.engines.local.limits.cgroups import CPU, MEMORY, Place, Places
-from headrace.engines.local.local_capabilities import of_isolation, of_limits
+from headrace.engines.local.cgroups import CPU, MEMORY, Place, Places
+from headrace.engines.local.engine import of_isolation, of_limits
 from headrace.hosting.isolation import uplink
 from headrace.hosting.isolation.probing import Findings
 

@@ -12,9 +12,16 @@ import pytest
 import yaml
 from kube_server import Exec, Fault, KubeServer
 
-from headrace.engines.kubernetes import lightkube_cluster
-from headrace.engines.kubernetes.cluster import ROLE, ClusterRefused, ExecFailed, KubernetesUnreachable, ObjectExists
-from headrace.engines.kubernetes.lightkube_cluster import LightkubeCluster, connect
+from headrace.engines.kubernetes.cluster import (
+    ROLE,
+    Cluster,
+    ClusterRefused,
+    ExecFailed,
+    KubernetesUnreachable,
+    ObjectExists,
+    connect,
+    disconnect,
+)
 from headrace.errors import EngineRefused
 
 POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "one", "labels": {"headrace/run": "a"}}}
@@ -35,22 +42,22 @@ def module_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeServ
 @pytest.fixture
 def server(module_server: KubeServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[KubeServer]:
     monkeypatch.setenv("KUBECONFIG", str(module_server.kubeconfig()))
-    monkeypatch.setattr(lightkube_cluster, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("headrace.engines.kubernetes.cluster.PAUSE_SECONDS", 0.01)
     for each in (module_server.objects, module_server.denied, module_server.faults, module_server.logs):
         each.clear()
     module_server.quota = ""
     yield module_server
-    lightkube_cluster.disconnect()
+    disconnect()
 
 
 @pytest.fixture
-def cluster(server: KubeServer) -> Iterator[LightkubeCluster]:
-    made = LightkubeCluster()
+def cluster(server: KubeServer) -> Iterator[Cluster]:
+    made = Cluster()
     yield made
     made.close()
 
 
-def test_objects_are_made_found_and_deleted_with_what_they_own(server: KubeServer, cluster: LightkubeCluster) -> None:
+def test_objects_are_made_found_and_deleted_with_what_they_own(server: KubeServer, cluster: Cluster) -> None:
     assert cluster.create(MAP, dry_run=True)["metadata"]["name"] == "one"
     assert cluster.get("ConfigMap", "one") is None, "nothing was made"
     newer = {**MAP, "aFieldOfTheFuture": {"kept": True}}
@@ -69,7 +76,7 @@ def test_objects_are_made_found_and_deleted_with_what_they_own(server: KubeServe
     assert cluster.version() == "v1.20.2"
 
 
-def test_what_a_user_may_do_is_asked_of_the_server(server: KubeServer, cluster: LightkubeCluster) -> None:
+def test_what_a_user_may_do_is_asked_of_the_server(server: KubeServer, cluster: Cluster) -> None:
     exec_rule = next(rule for rule in ROLE if rule.resource == "pods/exec")
     assert cluster.may("create", exec_rule)
     server.denied.add(("create", "pods/exec"))
@@ -77,7 +84,7 @@ def test_what_a_user_may_do_is_asked_of_the_server(server: KubeServer, cluster: 
     assert cluster.may("get", exec_rule)
 
 
-def test_events_and_logs_are_what_the_platform_has_of_an_object(server: KubeServer, cluster: LightkubeCluster) -> None:
+def test_events_and_logs_are_what_the_platform_has_of_an_object(server: KubeServer, cluster: Cluster) -> None:
     server.put("pods", {**POD, "status": {}})
     for number, uid in enumerate(["u1", "u2", "u1"]):
         server.put("events", {"metadata": {"name": f"e{number}"}, "involvedObject": {"uid": uid},
@@ -97,7 +104,7 @@ async def answer(given: Exec) -> int:
 
 
 @pytest.mark.parametrize("code", [0, 7])
-def test_exec_brings_bytes_words_and_the_exit_code(server: KubeServer, cluster: LightkubeCluster, code: int) -> None:
+def test_exec_brings_bytes_words_and_the_exit_code(server: KubeServer, cluster: Cluster, code: int) -> None:
     server.run = answer
     server.put("pods", {**POD, "status": {"phase": "Running"}})
     out = io.BytesIO()
@@ -107,7 +114,7 @@ def test_exec_brings_bytes_words_and_the_exit_code(server: KubeServer, cluster: 
 
 
 def test_exec_that_breaks_off_or_takes_too_long_says_so_and_keeps_what_came(
-    server: KubeServer, cluster: LightkubeCluster
+    server: KubeServer, cluster: Cluster
 ) -> None:
     server.run = answer
     server.put("pods", {**POD, "status": {"phase": "Running"}})
@@ -129,7 +136,7 @@ def test_exec_that_breaks_off_or_takes_too_long_says_so_and_keeps_what_came(
 
 @pytest.mark.parametrize("how", [429, 500, 502, 503, 410, "half", "html", "hang up"])
 def test_what_passes_is_asked_again_and_what_stays_is_told(
-    server: KubeServer, cluster: LightkubeCluster, how: int | str
+    server: KubeServer, cluster: Cluster, how: int | str
 ) -> None:
     server.faults.append(Fault(how, times=2))
     assert cluster.objects("Pod", {}) == []
@@ -144,9 +151,9 @@ def test_what_passes_is_asked_again_and_what_stays_is_told(
 def test_a_server_that_does_not_answer_in_time_or_is_not_there_is_told(
     server: KubeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lightkube_cluster, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr("headrace.engines.kubernetes.cluster.ANSWER_SECONDS", 0.2)
     server.faults.append(Fault("slow", times=3))
-    slow = LightkubeCluster()
+    slow = Cluster()
     with pytest.raises(KubernetesUnreachable, match="did not answer in time"):
         slow.get("Pod", "one")
     slow.close()
@@ -155,13 +162,13 @@ def test_a_server_that_does_not_answer_in_time_or_is_not_there_is_told(
         config = yaml.safe_load(Path(os.environ["KUBECONFIG"]).read_text())
         config["clusters"][0]["cluster"]["server"] = f"http://127.0.0.1:{taken.getsockname()[1]}"
         Path(os.environ["KUBECONFIG"]).write_text(yaml.safe_dump(config))
-        gone = LightkubeCluster()
+        gone = Cluster()
         with pytest.raises(KubernetesUnreachable, match="cannot be reached"):
             gone.get("Pod", "one")
         gone.close()
 
 
-def test_a_refusal_says_what_is_missing(server: KubeServer, cluster: LightkubeCluster) -> None:
+def test_a_refusal_says_what_is_missing(server: KubeServer, cluster: Cluster) -> None:
     server.denied.add(("create", "configmaps"))
     with pytest.raises(ClusterRefused, match='cannot create resource "configmaps"') as caught:
         cluster.create(MAP)
@@ -171,7 +178,7 @@ def test_a_refusal_says_what_is_missing(server: KubeServer, cluster: LightkubeCl
     with pytest.raises(ClusterRefused, match="exceeded quota") as caught:
         cluster.create(MAP)
     assert "a quota" in caught.value.hint
-    other = LightkubeCluster(namespace="nowhere")
+    other = Cluster(namespace="nowhere")
     with pytest.raises(ClusterRefused, match='namespaces "nowhere" not found') as caught:
         other.create(MAP)
     other.close()
@@ -180,7 +187,7 @@ def test_a_refusal_says_what_is_missing(server: KubeServer, cluster: LightkubeCl
     with pytest.raises(ClusterRefused):
         cluster.create(MAP)
     server.kubeconfig(token="of somebody else")
-    stranger = LightkubeCluster()
+    stranger = Cluster()
     with pytest.raises(ClusterRefused, match="does not know the user"):
         stranger.objects("Pod", {})
     stranger.close()

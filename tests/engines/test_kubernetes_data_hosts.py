@@ -16,8 +16,8 @@ from test_local_data_hosts import DATA, TRAIN
 
 from headrace import engines
 from headrace.engines.kubernetes.cluster import ROLE, ROLE_OF_RANGE
-from headrace.engines.kubernetes.data_pods import HOST, PORT, DataPods
 from headrace.engines.kubernetes.objects import objects
+from headrace.engines.kubernetes.pod import HOST, PORT, DataPods
 from headrace.job import Job
 from headrace.runs import Run, Status
 from headrace.runs.events import DataWorkerLost, FeedReady, HostJoined, HostReleased

@@ -26,14 +26,13 @@ from kube_traces import replay
 
 from headrace import engines
 from headrace.engines.asking import AskEngine
-from headrace.engines.kubernetes import end_of_run, kubernetes_engine, lightkube_cluster, reach_run, watch_run
-from headrace.engines.kubernetes.cluster import ClusterRefused, ExecFailed, KubernetesUnreachable
-from headrace.engines.kubernetes.kube_ticket import KubeTicket, read_leader
+from headrace.engines.kubernetes import kubernetes_engine, refresh_run, watch_run
+from headrace.engines.kubernetes.cluster import ClusterRefused, ExecFailed, KubernetesUnreachable, disconnect
 from headrace.engines.kubernetes.pack_run import MOST_BYTES
-from headrace.engines.kubernetes.pod_words import FETCHED, LastWord, encode_last_word, write_last_word
+from headrace.engines.kubernetes.refresh_run import KubeTicket, read_leader
+from headrace.engines.kubernetes.send_record import FETCHED, LastWord, encode_last_word, write_last_word
 from headrace.engines.kubernetes.submit_run import option_of
-from headrace.engines.one_refresher import alone
-from headrace.engines.platform_news import platform_news
+from headrace.engines.platform_news import alone, platform_news
 from headrace.engines.ticket import read_ticket, write_ticket
 from headrace.errors import EngineRefused, StorageError
 from headrace.instance.storage import Store
@@ -137,14 +136,14 @@ def module_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeServ
 def play(module_server: KubeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Play]:
     monkeypatch.setenv("KUBECONFIG", str(module_server.kubeconfig()))
     monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(lightkube_cluster, "PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(end_of_run, "CLEAN_SECONDS", 0.0)
+    monkeypatch.setattr("headrace.engines.kubernetes.cluster.PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(refresh_run, "CLEAN_SECONDS", 0.0)
     for each in (module_server.objects, module_server.denied, module_server.faults, module_server.logs):
         each.clear()
     module_server.denied.add(NOT_IN_ROLE)
     module_server.quota = module_server.drops = module_server.security = ""
     yield Play(module_server, tmp_path)
-    lightkube_cluster.disconnect()
+    disconnect()
 
 
 def killed_submitter(run: Run) -> None:
@@ -494,7 +493,7 @@ def test_a_pod_that_runs_and_in_which_nothing_can_be_run_is_told(play: Play) -> 
 
 
 def test_a_host_without_a_pod_says_what_the_events_of_its_job_say(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reach_run, "EXPLAIN_SECONDS", -1.0)
+    monkeypatch.setattr(refresh_run, "EXPLAIN_SECONDS", -1.0)
     run = play.start()
     job = next(each for each in play.server.of("jobs") if each["metadata"]["name"].endswith("algo-2"))
     words = "pods is forbidden: exceeded quota: small"
@@ -663,8 +662,8 @@ def test_a_cluster_that_does_not_answer_says_nothing_about_a_run(
     run = play.start()
     play.running(run)
     if fault == "slow":
-        monkeypatch.setattr(lightkube_cluster, "ANSWER_SECONDS", 0.1)
-        lightkube_cluster.disconnect()
+        monkeypatch.setattr("headrace.engines.kubernetes.cluster.ANSWER_SECONDS", 0.1)
+        disconnect()
     play.server.faults.append(Fault(fault, verb="list", times=3))
     with pytest.raises(KubernetesUnreachable):
         engines.refresh(run)
@@ -766,7 +765,7 @@ def test_the_end_of_a_record_comes_from_where_it_is_stored_when_the_pod_is_gone(
     assert [line.text for line in kept.logs()] == ["hello", "fetched, but not stored", "stored, and never fetched"]
     assert kept.status is Status.COMPLETED
     assert play.left() == []
-    assert not (kept.paths.engine / end_of_run.FROM_STORE).exists()
+    assert not (kept.paths.engine / refresh_run.FROM_STORE).exists()
 
 
 @pytest.mark.s3

@@ -19,14 +19,18 @@ import pytest
 from effort import SOAK
 from kube_server import Exec, Fault, KubeServer, run_process
 
-from headrace.engines.kubernetes import lightkube_cluster
-from headrace.engines.kubernetes.cluster import ExecFailed, KubernetesUnreachable
+from headrace.engines.kubernetes.cluster import Cluster, ExecFailed, KubernetesUnreachable
 from headrace.engines.kubernetes.fetch_record import FetchTrouble, RecordFetch, has_end, take_end
-from headrace.engines.kubernetes.lightkube_cluster import LightkubeCluster
-from headrace.engines.kubernetes.pod_words import ASKED, FETCHED, LastWord, write_last_word
-from headrace.engines.kubernetes.send_record import OUTPUT_BYTES, decode_known, encode_known
-from headrace.engines.one_refresher import alone
-from headrace.engines.platform_news import platform_news
+from headrace.engines.kubernetes.send_record import (
+    ASKED,
+    FETCHED,
+    OUTPUT_BYTES,
+    LastWord,
+    decode_known,
+    encode_known,
+    write_last_word,
+)
+from headrace.engines.platform_news import alone, platform_news
 from headrace.runs import EventWriter, Run, RunPaths, Status, create_run, give_to_engine
 from headrace.runs.events import RunFinished, SecondaryStatus, StatusChanged
 from headrace.runs.record_pieces import BATCH_BYTES, PIECE_BYTES, Known, known_here
@@ -85,7 +89,7 @@ def module_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeServ
 @pytest.fixture
 def pod(module_server: KubeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pod:
     monkeypatch.setenv("KUBECONFIG", str(module_server.kubeconfig()))
-    monkeypatch.setattr(lightkube_cluster, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("headrace.engines.kubernetes.cluster.PAUSE_SECONDS", 0.01)
     module_server.objects.clear()
     module_server.faults.clear()
     return Pod(module_server, tmp_path)
@@ -93,7 +97,7 @@ def pod(module_server: KubeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.fixture
 def fetch(pod: Pod) -> Iterator[RecordFetch]:
-    cluster = LightkubeCluster()
+    cluster = Cluster()
     yield RecordFetch(cluster, pod.here, "lead")
     cluster.close()
 
@@ -252,8 +256,8 @@ def test_several_who_fetch_at_once_and_are_killed_have_one_record(pod: Pod, tmp_
     script = (
         "import sys, time\nfrom pathlib import Path\n"
         "from headrace.engines.kubernetes.fetch_record import RecordFetch, has_end\n"
-        "from headrace.engines.one_refresher import alone\n"
-        "from headrace.engines.kubernetes.lightkube_cluster import connect\n"
+        "from headrace.engines.platform_news import alone\n"
+        "from headrace.engines.kubernetes.cluster import connect\n"
         "from headrace.runs import RunPaths\n"
         "paths = RunPaths(Path(sys.argv[1]))\nprint('begun', flush=True)\n"
         "while True:\n"
@@ -330,7 +334,7 @@ def test_what_is_known_travels_as_one_short_word() -> None:
 
 def test_the_end_of_a_run_does_not_come_before_all_else_is_there(pod: Pod) -> None:
     """Its supervisor writes it, and then closes what is open: a look in between must not be the last one."""
-    cluster = LightkubeCluster()
+    cluster = Cluster()
     fetch = RecordFetch(cluster, pod.here, "lead")
     pod.event(StatusChanged(t=1.0, status=SecondaryStatus.TRAINING, message=""))
     pod.event(RunFinished(t=9.0, status=Status.COMPLETED))

@@ -16,9 +16,8 @@ from kube_jobs import CASES, DATA, DNN, FEED, RUN, planned
 from kubeflow_trainer_api import models
 
 from headrace.engines.kubernetes.kubernetes_job import LONGEST_NAME, KubernetesJob, name_of
-from headrace.engines.kubernetes.objects import host_of_pod, objects, rendered, with_owner
+from headrace.engines.kubernetes.objects import deadline_of, host_of_pod, merged, objects, rendered, with_owner
 from headrace.engines.kubernetes.pack_run import Payload
-from headrace.engines.kubernetes.pod_spec import deadline_of, merged
 from headrace.runs import RunPaths
 
 GOLDEN = Path(__file__).parent / "kubernetes_objects"

@@ -19,7 +19,7 @@ from headrace.engines.kubernetes.pod_states import (
     waited_too_long,
     why_waiting,
 )
-from headrace.engines.kubernetes.pod_words import MOST_BYTES, LastWord, decode_last_word, encode_last_word
+from headrace.engines.kubernetes.send_record import MOST_BYTES, LastWord, decode_last_word, encode_last_word
 from headrace.runs import Cause, CauseKind, Status
 
 A, W, R, L, E = PodPhase.ABSENT, PodPhase.WAITING, PodPhase.RUNNING, PodPhase.LEAVING, PodPhase.ENDED

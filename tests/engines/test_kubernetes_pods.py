@@ -18,7 +18,7 @@ from played_pods import Pods, play_pods
 
 from headrace.engines.kubernetes.objects import FAILED, objects
 from headrace.engines.kubernetes.pod import REPLACED, await_fetched, name_hosts
-from headrace.engines.kubernetes.pod_words import ASKED, FETCHED, LAST_WORD, touch
+from headrace.engines.kubernetes.send_record import ASKED, FETCHED, LAST_WORD, touch
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.runs import Run, RunPaths, Status
 

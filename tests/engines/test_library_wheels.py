@@ -13,7 +13,7 @@ import pytest
 from sagemaker_jobs import planned
 from wheels import wheel
 
-from headrace.engines.planning.library_wheels import PYTHONS, downloaded_libraries, pythons_of
+from headrace.engines.planning.pack_files import PYTHONS, downloaded_libraries, pythons_of
 from headrace.engines.sagemaker.stage_channel import shared_content, stage_channel
 from headrace.errors import EngineRefused
 from headrace.host_libraries import LIBRARIES

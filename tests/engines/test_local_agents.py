@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
-from headrace.engines.local.isolation.start_agents import Starter
-from headrace.engines.local.limits.cgroups import RECORD, RunGroups, find_places
+from headrace.engines.local.cgroups import RECORD, RunGroups, find_places
+from headrace.engines.local.local_instances import Starter
 from headrace.errors import HeadraceError
 from headrace.hosting.supervision.agent_starter import Start, Started
 from headrace.hosting.supervision.attempt_end import AttemptEnd

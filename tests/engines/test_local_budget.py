@@ -8,7 +8,7 @@ import time
 import pytest
 from play_helpers import play
 
-from headrace.engines.local.limits.assign import Machine
+from headrace.engines.local.host_limits import Machine
 from headrace.engines.local.plan_hosts import make_plan
 from headrace.hosting.supervision.used_budget import Spent
 from headrace.insight import cost_report

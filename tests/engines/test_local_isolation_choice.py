@@ -15,7 +15,7 @@ from stage import groups, text
 from headrace import engines
 from headrace.cli.views import doctor_tables
 from headrace.cli.views.table import show
-from headrace.engines.local.isolation.choice import choose, found_here
+from headrace.engines.local.isolation_plan import choose, found_here
 from headrace.errors import EngineRefused
 from headrace.hosting.isolation import network_layout, probing, uplink
 from headrace.hosting.isolation.network_layout import (

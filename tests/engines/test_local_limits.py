@@ -27,9 +27,8 @@ from stage import (
     until,
 )
 
-from headrace.engines.local import engine
-from headrace.engines.local.limits import assign, machine_capacity
-from headrace.engines.local.limits.cgroups import MEMORY, RECORD, Places, available_memory, find_places
+from headrace.engines.local import engine, host_limits
+from headrace.engines.local.cgroups import MEMORY, RECORD, Places, available_memory, find_places
 from headrace.hosting.supervision.scratch_dir import scratch_dirs
 from headrace.instance import read_failure
 from headrace.processes.oom import format_bytes
@@ -59,9 +58,9 @@ time.sleep(600)
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> int:
     """Every instance of a job with two gets 200 MiB: the machine is said to be that small."""
-    monkeypatch.setattr(assign, "LEAST_MEMORY", 64 * MIB)
+    monkeypatch.setattr(host_limits, "LEAST_MEMORY", 64 * MIB)
     monkeypatch.setattr(
-        machine_capacity, "available_memory", lambda places: int(400 * MIB / (1 - assign.SYSTEM_PART)) + 9
+        host_limits, "available_memory", lambda places: int(400 * MIB / (1 - host_limits.SYSTEM_PART)) + 9
     )
     return 200 * MIB
 
@@ -188,8 +187,8 @@ if SOAK:  # in every run: programs, ranks and agents that it kills
     @needs_groups
     @pytest.mark.torch
     def test_a_data_worker_that_the_kernel_kills_for_memory_is_named_in_its_event(stage, monkeypatch) -> None:
-        monkeypatch.setattr(assign, "LEAST_MEMORY", 900 * MIB)
-        monkeypatch.setattr(machine_capacity, "available_memory", lambda places: 1000 * MIB)
+        monkeypatch.setattr(host_limits, "LEAST_MEMORY", 900 * MIB)
+        monkeypatch.setattr(host_limits, "available_memory", lambda places: 1000 * MIB)
         data = """
         import pathlib, os
         import torch

@@ -10,18 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.catalog.instance_types import InstanceShape
-from headrace.engines.local.limits import machine_capacity
-from headrace.engines.local.limits.assign import (
-    GIB,
-    LEAST_MEMORY,
-    SYSTEM_PART,
-    Machine,
-    assign_limits,
-    parts,
-    share_cpus,
-    share_memory,
-)
-from headrace.engines.local.limits.cgroups import (
+from headrace.engines.local import host_limits
+from headrace.engines.local.cgroups import (
     CPU,
     MEMORY,
     Place,
@@ -31,7 +21,18 @@ from headrace.engines.local.limits.cgroups import (
     find_places,
     sweep,
 )
-from headrace.engines.local.limits.explain import describe_host, explain_limits
+from headrace.engines.local.host_limits import (
+    GIB,
+    LEAST_MEMORY,
+    SYSTEM_PART,
+    Machine,
+    assign_limits,
+    describe_host,
+    explain_limits,
+    parts,
+    share_cpus,
+    share_memory,
+)
 from headrace.errors import JobInvalid
 from headrace.job import Job
 from headrace.processes.oom import OomCounter
@@ -180,12 +181,12 @@ def test_the_machines_gpus_are_those_of_nvidia_smi_that_are_visible(tmp_path, mo
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert machine_capacity.gpu_ids() == expected
+    assert host_limits.gpu_ids() == expected
 
 
 def test_without_nvidia_smi_there_are_no_gpus(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert machine_capacity.gpu_ids() == ()
+    assert host_limits.gpu_ids() == ()
 
 
 # --- control groups ------------------------------------------------------------------------------------------------

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.engines.local.limits.assign import Machine
+from headrace.engines.local.host_limits import Machine
 from headrace.engines.local.plan_hosts import feed_executors, make_plan
-from headrace.engines.planning.code_size import code_notes
-from headrace.engines.planning.prepare_run import bring_job_code, digest_of_code, moved_paths
+from headrace.engines.planning.prepare_run import bring_job_code, code_notes, digest_of_code, moved_paths
 from headrace.errors import JobInvalid, UsageError
 from headrace.hosting.inputs.source_code import code_digest, snapshot
 from headrace.instance.launch_plan import NAMESPACE, Isolation, Readiness, Retry

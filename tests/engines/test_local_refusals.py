@@ -14,7 +14,7 @@ from stage import groups, isolated_at_length
 
 from headrace import engines
 from headrace.engines.local import engine
-from headrace.engines.local.limits.assign import Machine
+from headrace.engines.local.host_limits import Machine
 from headrace.engines.local.plan_hosts import make_plan
 from headrace.engines.local.ports import ANY, ChosenPorts, NeededPort, choose_ports
 from headrace.errors import EngineRefused, JobInvalid, UsageError

@@ -17,7 +17,7 @@ from run_places import WITHOUT_TORCH
 from stage import groups, text, until
 from wheels import wheel
 
-from headrace.engines.planning.plan_requirements import plan_environments
+from headrace.engines.planning.prepare_run import plan_environments
 from headrace.errors import UsageError
 from headrace.held_file import hold
 from headrace.hosting.inputs import virtual_environments

@@ -9,7 +9,7 @@ from effort import SOAK
 from run_places import flag, pid_here
 from stage import agent_pid, groups, kill, text, until
 
-from headrace.engines.local.limits import assign, machine_capacity
+from headrace.engines.local import host_limits
 from headrace.errors import EngineRefused
 from headrace.insight import report
 from headrace.runs import Status
@@ -249,9 +249,9 @@ def test_a_group_without_tensorflow_ends_the_job_with_what_to_install(stage):
 
 @pytest.mark.needs("memory groups")
 def test_workers_that_need_more_memory_than_their_host_has_end_the_job_which_says_so(stage, monkeypatch):
-    monkeypatch.setattr(assign, "LEAST_MEMORY", 64 * assign.MIB)
+    monkeypatch.setattr(host_limits, "LEAST_MEMORY", 64 * host_limits.MIB)
     monkeypatch.setattr(
-        machine_capacity, "available_memory", lambda places: int(400 * assign.MIB / (1 - assign.SYSTEM_PART)) + 9
+        host_limits, "available_memory", lambda places: int(400 * host_limits.MIB / (1 - host_limits.SYSTEM_PART)) + 9
     )
     handle = pretending(stage, {"FAKE_TENSORFLOW": "2.21.0", "DOES": "EATING"}, {"FAKE_TENSORFLOW": "2.21.0"})
     words = end_of(stage, handle)

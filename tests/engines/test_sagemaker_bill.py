@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
-from headrace.engines.sagemaker.service_measures import bill_of
+from headrace.engines.sagemaker.refresh_training_job import bill_of
 
 START, END = datetime(2026, 11, 20, 10, tzinfo=timezone.utc), datetime(2026, 11, 20, 11, tzinfo=timezone.utc)
 SPOT = {

@@ -13,11 +13,16 @@ import msgspec
 import pytest
 from sagemaker_jobs import planned
 
-from headrace.engines.planning.library_wheels import zipped_wheels
+from headrace.engines.planning.pack_files import zipped_wheels
 from headrace.engines.platform_news import platform_news
-from headrace.engines.sagemaker import submit_again, submit_training_job
-from headrace.engines.sagemaker.container_host import ContainerOutput, linked_tree, stop_orders, write_failure
-from headrace.engines.sagemaker.container_place import placed_plan
+from headrace.engines.sagemaker import submit_training_job
+from headrace.engines.sagemaker.container_host import (
+    ContainerOutput,
+    linked_tree,
+    placed_plan,
+    stop_orders,
+    write_failure,
+)
 from headrace.engines.sagemaker.container_start import START_SCRIPT, after_start_script, install_from
 from headrace.engines.sagemaker.refresh_training_job import tell_part
 from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket
@@ -204,8 +209,8 @@ def test_a_run_whose_files_cannot_be_used_when_it_is_submitted_again_ends_with_t
         asked.append(kept)
         raise UsageError("the folder has no wheels")
 
-    monkeypatch.setattr(submit_again, "submit_attempt", no_wheels)
-    assert submit_again.submit_again(paths, read_ticket(paths, ServiceTicket), "CapacityError", 0.0)
+    monkeypatch.setattr(submit_training_job, "submit_attempt", no_wheels)
+    assert submit_training_job.submit_again(paths, read_ticket(paths, ServiceTicket), "CapacityError", 0.0)
     state = Run(paths).state()
     assert (state.status, asked) == (Status.FAILED, [True])
     assert "the folder has no wheels" in str(state.cause)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sagemaker_jobs import ROLE, planned
 
-from headrace.engines.submission import Permission
+from headrace.engines.documents import Permission
 
 SPOT = {"use_spot_instances": True, "stopping_condition": {"max_run": 60, "max_wait": 120}}
 

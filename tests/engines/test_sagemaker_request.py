@@ -11,9 +11,8 @@ from botocore.validate import ParamValidator
 from sagemaker_jobs import RUN, planned
 
 from headrace.catalog.aws_facts import VERSIONS, find_image, known_regions
-from headrace.engines.sagemaker.sagemaker_job import plan_sagemaker_job
+from headrace.engines.sagemaker.sagemaker_job import Carrier, plan_sagemaker_job
 from headrace.engines.sagemaker.sagemaker_ticket import training_job_name
-from headrace.engines.sagemaker.service_request import Carrier
 from headrace.errors import EngineRefused, JobInvalid
 from headrace.job import Job
 from headrace.job.sagemaker.check import check_request

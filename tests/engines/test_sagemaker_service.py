@@ -19,10 +19,8 @@ import pytest
 from botocore.stub import Stubber
 from sagemaker_jobs import planned
 
-from headrace.engines.sagemaker.boto_service import BotoService
-from headrace.engines.sagemaker.budget_watch import LEADER_FIRST, cost_of, over_budget
-from headrace.engines.sagemaker.failure_reasons import end_of_job
-from headrace.engines.sagemaker.service_calls import (
+from headrace.engines.sagemaker.boto_service import (
+    BotoService,
     LogEvent,
     NameTaken,
     ServiceAccess,
@@ -30,6 +28,7 @@ from headrace.engines.sagemaker.service_calls import (
     ServiceUnreachable,
     differences,
 )
+from headrace.engines.sagemaker.failure_reasons import LEADER_FIRST, cost_of, end_of_job, over_budget
 from headrace.errors import EngineRefused
 from headrace.runs import Cause, CauseKind, Status
 

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.engines.local.limits.assign import Machine
-from headrace.engines.slurm.batch_script import Places, batch_script
-from headrace.engines.slurm.components import components, hosts_by_task
-from headrace.engines.slurm.slurm_job import SlurmJob, plan_slurm_job
+from headrace.engines.local.host_limits import Machine
+from headrace.engines.slurm.allocation import components, hosts_by_task
+from headrace.engines.slurm.slurm_job import Places, SlurmJob, batch_script, plan_slurm_job
 from headrace.errors import EngineRefused, JobInvalid
 from headrace.job import Job
 from headrace.runs import RunPaths

@@ -6,10 +6,11 @@ import time
 
 import pytest
 
-from headrace.engines.slurm.slurm_accounting import JobOfRun, parse_accounting
 from headrace.engines.slurm.slurm_state import (
+    JobOfRun,
     Phase,
     end_without_word,
+    parse_accounting,
     parse_jobs,
     parse_queue,
     phase_of,

@@ -11,13 +11,13 @@ import pytest
 import test_slurm_asking
 from test_slurm_asking import Stage
 
-from headrace.engines.slurm import enter_host, slurm_commands, slurm_complaints, slurm_engine
+from headrace.engines.slurm import enter_host, slurm_commands, slurm_engine, slurm_state
 from headrace.engines.slurm.allocation import addresses_of
 from headrace.engines.slurm.lead import LeadSignals
 from headrace.engines.slurm.slurm_commands import SlurmUnreachable
-from headrace.engines.slurm.slurm_complaints import why_no_agents
 from headrace.engines.slurm.slurm_instances import SlurmInstances
 from headrace.engines.slurm.slurm_job import plan_slurm_job
+from headrace.engines.slurm.slurm_state import why_no_agents
 from headrace.errors import EngineRefused
 from headrace.hosting.supervision.agent_starter import AgentStarter
 from headrace.instance.lifeline import RUN_ID
@@ -29,8 +29,8 @@ stage, instances = test_slurm_asking.stage, test_slurm_asking.instances
 
 
 def test_the_examples_in_the_docstrings_are_true() -> None:
-    result = doctest.testmod(slurm_complaints)
-    assert (result.attempted, result.failed) == (2, 0)
+    result = doctest.testmod(slurm_state)
+    assert (result.attempted, result.failed) == (3, 0)
 
 
 def test_a_job_that_sbatch_refuses_is_told_in_plain_words_with_where_to_change_it(stage: Stage) -> None:

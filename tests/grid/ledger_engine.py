@@ -13,10 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
+from headrace.engines.handle import RemoteHandle
 from headrace.engines.new_run import new_run
 from headrace.engines.planning.prepare_run import write_job
 from headrace.engines.platform_news import platform_news
-from headrace.engines.remote_handle import RemoteHandle
 from headrace.errors import EngineRefused, EngineUnreachable
 from headrace.job import Job
 from headrace.runs import (

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from recorded_runs import columns_of
 
-from headrace.engines.sagemaker.service_calls import HostPoint, ServiceRefused
-from headrace.engines.sagemaker.service_measures import bring_host_metrics
+from headrace.engines.sagemaker.boto_service import HostPoint, ServiceRefused
+from headrace.engines.sagemaker.refresh_training_job import bring_host_metrics
 from headrace.insight.figures.host_usage import platform_uses
 from headrace.runs import EventWriter, MetricWriter, Run, Stream, create_run, of_kind
 from headrace.runs.events import AttemptBilled, InstancesStarted

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from snippets import TWO
 
-from headrace.engines.local.limits.cpu_shares import apportion, assign_cpus
+from headrace.engines.local.host_limits import apportion, assign_cpus
 from headrace.errors import JobInvalid
 from headrace.job import InstanceGroup, Job, load_job
 from headrace.job.model.field_types import format_cpu_set, parse_cpu_set

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.engines.planning.plan_requirements import requirements_file
+from headrace.engines.planning.prepare_run import requirements_file
 from headrace.errors import JobInvalid
 from headrace.job import Job
 from headrace.job.with_data_hosts import with_data_hosts

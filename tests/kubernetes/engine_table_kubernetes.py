@@ -26,7 +26,7 @@ from stage import until
 from team import FOLDER, NAMESPACE, USER_CONF, kubectl, listed, make_team
 
 from headrace.engines.asking import AskEngine
-from headrace.engines.kubernetes.lightkube_cluster import disconnect
+from headrace.engines.kubernetes.cluster import disconnect
 from headrace.runs import Run, RunPaths
 from patience import allowed
 

@@ -12,8 +12,14 @@ from cluster import Cluster as Nodes
 from team import FOLDER, USER_CONF, kubectl, listed
 from traces import IMAGE, MOUNTED
 
-from headrace.engines.kubernetes.cluster import ROLE, ClusterRefused, ExecFailed, KubernetesUnreachable, Rule
-from headrace.engines.kubernetes.lightkube_cluster import LightkubeCluster
+from headrace.engines.kubernetes.cluster import (
+    ROLE,
+    Cluster,
+    ClusterRefused,
+    ExecFailed,
+    KubernetesUnreachable,
+    Rule,
+)
 from headrace.engines.kubernetes.objects import with_owner
 from headrace.engines.kubernetes.pod_states import PodPhase, pod_states
 
@@ -21,9 +27,9 @@ WAITS = "trap 'exit 7' TERM; echo works; while :; do sleep 0.1; done"
 
 
 @pytest.fixture
-def client(team: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[LightkubeCluster]:
+def client(team: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     monkeypatch.setenv("KUBECONFIG", USER_CONF)
-    made = LightkubeCluster()
+    made = Cluster()
     yield made
     made.close()
     for kind in ("jobs", "configmaps"):
@@ -38,7 +44,7 @@ def owned(name: str, owner: dict[str, Any] | None = None) -> dict[str, Any]:
     return made if owner is None else with_owner(made, owner, owner["metadata"]["uid"])
 
 
-def job(client: LightkubeCluster, name: str, script: str, ttl: int | None = None, **spec: object) -> dict[str, Any]:
+def job(client: Cluster, name: str, script: str, ttl: int | None = None, **spec: object) -> dict[str, Any]:
     """Makes a Job."""
     labels = {"headrace/run": name, "headrace/host": "algo-1"}
     container = {
@@ -69,7 +75,7 @@ def job(client: LightkubeCluster, name: str, script: str, ttl: int | None = None
     return client.create(given)
 
 
-def pod_of(client: LightkubeCluster, name: str, phase: PodPhase) -> str:
+def pod_of(client: Cluster, name: str, phase: PodPhase) -> str:
     """Waits until the newest pod of a run is in a phase. Returns its name."""
 
     def look() -> str:
@@ -87,7 +93,7 @@ def until(look: Callable[[], object], what: str, seconds: float = 60) -> object:
     return found
 
 
-def test_the_role_is_enough_and_is_asked_for(client: LightkubeCluster) -> None:
+def test_the_role_is_enough_and_is_asked_for(client: Cluster) -> None:
     assert all(client.may(verb, rule) for rule in ROLE for verb in rule.verbs)
     assert not client.may("delete", Rule("", "secrets", ("delete",)))
     assert client.version() == "v1.20.2"
@@ -95,13 +101,13 @@ def test_the_role_is_enough_and_is_asked_for(client: LightkubeCluster) -> None:
     assert client.get("ConfigMap", "checked") is None
     with pytest.raises(ClusterRefused, match="forbidden"):
         client.delete("ConfigMap", "any")
-    other = LightkubeCluster(namespace="default")
+    other = Cluster(namespace="default")
     with pytest.raises(ClusterRefused, match="forbidden"):
         other.objects("Pod", {"headrace/run": "a"})
     other.close()
 
 
-def test_commands_run_in_a_pod_and_bring_what_they_write_whole(client: LightkubeCluster) -> None:
+def test_commands_run_in_a_pod_and_bring_what_they_write_whole(client: Cluster) -> None:
     job(client, "run-exec", WAITS)
     pod = pod_of(client, "run-exec", PodPhase.RUNNING)
     out = io.BytesIO()
@@ -114,7 +120,7 @@ def test_commands_run_in_a_pod_and_bring_what_they_write_whole(client: Lightkube
         client.execute("nobody", ["true"], io.BytesIO(), 10)
 
 
-def test_no_command_runs_in_a_pod_that_waits_or_has_ended(client: LightkubeCluster) -> None:
+def test_no_command_runs_in_a_pod_that_waits_or_has_ended(client: Cluster) -> None:
     job(client, "run-waits", "true", nodeSelector={"no": "such-node"})
     waits = pod_of(client, "run-waits", PodPhase.WAITING)
     with pytest.raises(ExecFailed):
@@ -127,7 +133,7 @@ def test_no_command_runs_in_a_pod_that_waits_or_has_ended(client: LightkubeClust
     assert client.log(ended, 5) == "bye\n"
 
 
-def test_events_say_why_there_is_no_pod(client: LightkubeCluster) -> None:
+def test_events_say_why_there_is_no_pod(client: Cluster) -> None:
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
     kubectl("apply", "-f", "-", given=quota)
     try:
@@ -142,7 +148,7 @@ def test_events_say_why_there_is_no_pod(client: LightkubeCluster) -> None:
 
 @pytest.mark.parametrize("how", ["deleted", "ended"])
 def test_all_that_a_job_owns_goes_with_it_when_it_is_deleted_and_some_time_after_its_end(
-    client: LightkubeCluster, how: str
+    client: Cluster, how: str
 ) -> None:
     name = f"run-{how}"
     made = job(client, name, WAITS if how == "deleted" else "true", ttl=3 if how == "ended" else None)
@@ -155,7 +161,7 @@ def test_all_that_a_job_owns_goes_with_it_when_it_is_deleted_and_some_time_after
     until(lambda: not listed(*left), "all is gone", 90)
 
 
-def test_a_cut_node_is_seen_and_a_command_there_does_not_hang(client: LightkubeCluster) -> None:
+def test_a_cut_node_is_seen_and_a_command_there_does_not_hang(client: Cluster) -> None:
     nodes = Nodes(FOLDER)
     job(client, "run-cut", WAITS, nodeSelector={"kubernetes.io/hostname": "node2"})
     pod = pod_of(client, "run-cut", PodPhase.RUNNING)

@@ -43,7 +43,7 @@ from headrace.endpoint.training_jobs.job_store import LOCK, JobStore, lock_store
 from headrace.endpoint.training_jobs.training_service import TrainingJobs
 from headrace.endpoint.wire.answers import error_answer
 from headrace.endpoint.wire.models import Protocol, ServiceError, protocol_of
-from headrace.engines.local.isolation.choice import MACHINE_NAME
+from headrace.engines.local.isolation_plan import MACHINE_NAME
 from headrace.errors import UsageError
 from headrace.held_file import is_held
 from headrace.home import home_dir

@@ -17,7 +17,7 @@ Two kinds of engines share this face:
 * A process of this machine answers for a run (``local``): its pid is in the run's header. `refresh` has nothing to do.
 * A platform answers for it: `start` creates the run, prepares it, gives it to the engine
   (`headrace.runs.give_to_engine`: the header's pid becomes `ASK_ENGINE`), submits it, keeps what it needs to
-  find it again in ``engine/ticket.json``, and returns a `headrace.engines.remote_handle.RemoteHandle`. What looks at
+  find it again in ``engine/ticket.json``, and returns a `headrace.engines.handle.RemoteHandle`. What looks at
   the run does so through `headrace.engines.asking.AskEngine`, which calls `refresh` and `alive`. The process
   that submitted it may go away, the machine too.
 
@@ -29,8 +29,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, cast
 
-from headrace.engines.capability import Capability
-from headrace.engines.documents import Document
+from headrace.engines.documents import Capability, Document
 from headrace.errors import EngineRefused
 
 if TYPE_CHECKING:
@@ -233,7 +232,7 @@ def logs(run: Run) -> tuple[Document, ...]:
         EngineRefused: the engine has none.
         HeadraceError, OSError: the platform cannot be asked now, or a log cannot be read.
     """
-    from headrace.engines.engine_logs import log_documents
+    from headrace.engines.documents import log_documents
     from headrace.own_runs import started_here
     from headrace.runs.store import is_copy
 

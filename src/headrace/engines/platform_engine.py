@@ -25,12 +25,10 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 
 import msgspec
 
-from headrace.engines.capability import Capability
-from headrace.engines.documents import Document
-from headrace.engines.engine_logs import log_documents
+from headrace.engines.documents import Capability, Document, log_documents
+from headrace.engines.handle import RemoteHandle
 from headrace.engines.new_run import new_run
-from headrace.engines.one_refresher import alone
-from headrace.engines.remote_handle import RemoteHandle
+from headrace.engines.platform_news import alone
 from headrace.engines.remote_job import PlannedRemotely, check_remote_job, plan_document
 from headrace.engines.ticket import TICKET, Ticket, read_ticket
 from headrace.errors import EngineRefused, EngineUnreachable

@@ -6,6 +6,7 @@ one process at a time compare what the platform says with what was written, and 
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from collections.abc import Iterator
@@ -18,8 +19,36 @@ from headrace.runs.events import SecondaryStatus, StatusChanged
 from headrace.runs.lifecycle import last_word, run_finished
 from headrace.runs.reader import Run
 
+LOCK = "fetch.lock"  # below the run's engine directory
+
+
+@contextlib.contextmanager
+def alone(paths: RunPaths, wait: bool = False, lock_file: str = LOCK) -> Iterator[bool]:
+    """Lets one process at a time fetch the record of a run. Yields whether it is this one.
+
+    Args:
+        paths: the run.
+        wait: until nobody else does.
+        lock_file: below the run's engine directory; another one for what else one process at a time does.
+
+    Raises:
+        OSError: the run's directory cannot be written.
+    """
+    paths.engine.mkdir(exist_ok=True)
+    lock = os.open(paths.engine / lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(lock)
+
+
 WRITER = "platform"  # name of the event file
-LOCK = "platform.lock"  # below the run's engine directory
+NEWS_LOCK = "platform.lock"  # there too
 
 
 class PlatformNews:
@@ -100,11 +129,5 @@ def platform_news(paths: RunPaths) -> Iterator[PlatformNews]:
     Raises:
         OSError: the run's directory cannot be written.
     """
-    paths.engine.mkdir(exist_ok=True)
-    lock = os.open(paths.engine / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with EventWriter(paths.events(WRITER)) as writer:
-            yield PlatformNews(Run(paths), writer)
-    finally:
-        os.close(lock)
+    with alone(paths, wait=True, lock_file=NEWS_LOCK), EventWriter(paths.events(WRITER)) as writer:
+        yield PlatformNews(Run(paths), writer)

@@ -18,14 +18,14 @@ from typing import Protocol
 import msgspec
 
 from headrace.engines.documents import Document
-from headrace.engines.local.checks import check_tensorflow
-from headrace.engines.local.limits.assign import Machine
+from headrace.engines.local.checked_job import check_tensorflow
+from headrace.engines.local.host_limits import Machine
 from headrace.engines.local.plan_hosts import make_plan
 from headrace.engines.new_run import check_name
+from headrace.engines.planning.engine_job import in_run
 from headrace.engines.planning.plan_artefacts import check_checkpoint_folder, check_places
 from headrace.engines.planning.plan_channels import check_channels, orders_of
 from headrace.engines.planning.prepare_run import prepare
-from headrace.engines.planning.run_folders import in_run
 from headrace.instance.channels.stage_orders import ChannelOrder
 from headrace.instance.launch_plan import LaunchPlan, plan_text
 from headrace.instance.paths import DEFAULT_BASE

@@ -18,7 +18,7 @@ from headrace.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from headrace.engines.submission import Submission
+    from headrace.engines.documents import Submission
     from headrace.job import Job
 
 
@@ -116,8 +116,8 @@ def plan(
     from headrace.cli.options import answer
     from headrace.cli.views.cost_tables import projection_document
     from headrace.cli.views.plan_document import plan_document, view
-    from headrace.engines.planning.code_size import code_notes
     from headrace.engines.planning.engine_job import EngineJob
+    from headrace.engines.planning.prepare_run import code_notes
     from headrace.job import load_job
     from headrace.log_setup import tell_user
     from headrace.runs import runs_dir

@@ -36,7 +36,7 @@ def ps(every: bool, output: str) -> None:
 
     from headrace.cli.options import answer, ask_engines
     from headrace.cli.views.run_tables import runs_document
-    from headrace.engines.served_runs import served_runs
+    from headrace.engines.sagemaker.sagemaker_ticket import served_runs
     from headrace.runs import list_runs
     from headrace.runs.disk.remove_runs import size_of
     from headrace.runs.run_listing import run_line

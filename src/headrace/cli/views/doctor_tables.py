@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.engines.capability import Capability
+from headrace.engines.documents import Capability
 from headrace.insight.doctor.doctor_report import TRIAL_FIGURES, RankReport, TrialReport, advice_lines
 from headrace.insight.doctor.offload_decision import Advice
 from headrace.insight.figures.figure import Figure
@@ -121,7 +121,7 @@ class MachineReport(msgspec.Struct, frozen=True):
 
 def machine_report(path: str, overrides: tuple[str, ...]) -> MachineReport:
     """Looks at this machine, and at a job file when there is one. Raises what `load_job` and `choose` raise."""
-    from headrace.engines.local.isolation.choice import choose, found_here
+    from headrace.engines.local.isolation_plan import choose, found_here
     from headrace.job import load_job
 
     found = found_here()

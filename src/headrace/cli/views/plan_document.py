@@ -20,8 +20,8 @@ from headrace.agent.program_specs import (
     programs_of,
     service_argv,
 )
+from headrace.engines.documents import Submission
 from headrace.engines.planning.plan_artefacts import absolute_place
-from headrace.engines.submission import Submission
 from headrace.errors import UsageError
 from headrace.insight.cost.billing import amount
 from headrace.insight.cost.projection import Projection, project
@@ -217,7 +217,7 @@ def _set_over(job: Job, plan: LaunchPlan) -> Iterator[UnusedView]:
 
 def _host(job: Job, plan: LaunchPlan, host: HostPlan, python: str, pod: str) -> HostView:
     # It brings the whole job room, which `brief` does not need.
-    from headrace.engines.local.limits.explain import describe_host
+    from headrace.engines.local.host_limits import describe_host
 
     programs = [
         ProgramView(spec.stream, spec.local_rank, tuple(_argv(job, plan, host, spec, python)))
@@ -265,7 +265,7 @@ def _argv(job: Job, plan: LaunchPlan, host: HostPlan, spec: ProgramSpec, python:
 
 def _requirements(job: Job) -> dict[str, str]:
     """The file of requirements of each group that has one."""
-    from headrace.engines.planning.plan_requirements import requirements_file
+    from headrace.engines.planning.prepare_run import requirements_file
 
     return {name: file for name in job.hosts if (file := requirements_file(job, name))}
 

@@ -8,23 +8,18 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from headrace.engines.capability import Capability
-from headrace.engines.documents import Document
-from headrace.engines.kubernetes import end_of_run
-from headrace.engines.kubernetes.cluster import ROLE, ROLE_HINT, ExecFailed, KubernetesUnreachable
+from headrace.engines.documents import Capability, Document
+from headrace.engines.kubernetes.cluster import ROLE, ROLE_HINT, ExecFailed, KubernetesUnreachable, connect
 from headrace.engines.kubernetes.fetch_record import has_end
-from headrace.engines.kubernetes.kube_ticket import KubeTicket, read_leader
 from headrace.engines.kubernetes.kubernetes_job import KubernetesJob, check_kubernetes_job, plan_kubernetes_job
-from headrace.engines.kubernetes.lightkube_cluster import connect
 from headrace.engines.kubernetes.objects import RUN, rendered
 from headrace.engines.kubernetes.pack_run import check_code
 from headrace.engines.kubernetes.pod_states import PodPhase
-from headrace.engines.kubernetes.reach_run import Reached
-from headrace.engines.kubernetes.refresh_run import bring_run
+from headrace.engines.kubernetes.refresh_run import KubeTicket, Reached, bring_run, read_leader, without_record
 from headrace.engines.kubernetes.submit_run import check_cluster, missing_rules, submit_run
 from headrace.engines.kubernetes.watch_run import ensure_watched
-from headrace.engines.one_refresher import alone
 from headrace.engines.platform_engine import PlatformEngine
+from headrace.engines.platform_news import alone
 from headrace.errors import EngineRefused
 from headrace.job import Job
 from headrace.job.model.kubernetes_options import KubernetesOptions
@@ -138,7 +133,7 @@ class KubernetesEngine(PlatformEngine[KubernetesJob, KubeTicket]):
             waited = leader.phase in (PodPhase.WAITING, PodPhase.ABSENT)
             cause = Cause(CauseKind.STOPPED, f"stopped by the user{' while its pods waited' if waited else ''}")
             here = msgspec.structs.replace(ticket, record="")
-            end_of_run.without_record(reached.cluster, here, run, leader, (Status.STOPPED, cause))
+            without_record(reached.cluster, here, run, leader, (Status.STOPPED, cause))
         return True
 
     def alive(self, run: Run) -> bool:

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from headrace.engines.kubernetes.objects import host_of_pod, hosts_of_job
-from headrace.engines.kubernetes.pod_words import LastWord, decode_last_word
+from headrace.engines.kubernetes.send_record import LastWord, decode_last_word
 from headrace.exit_status import exit_text
 from headrace.name_order import by_number
 from headrace.runs import Cause, CauseKind, Status

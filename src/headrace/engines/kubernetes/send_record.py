@@ -28,13 +28,94 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.engines.kubernetes.pod_words import ASKED, FETCHED, is_whole, touch
 from headrace.engines.platform_news import WRITER
+from headrace.private_folders import write_atomically
 from headrace.record_files import decode_record, open_record
-from headrace.runs import RunPaths
+from headrace.runs import Cause, RunPaths, Status
 from headrace.runs.events import RunFinished
 from headrace.runs.record_pieces import BATCH_BYTES, Known, NewPieces
 from headrace.runs.segments import EVENTS, VERSION, WHOLE, Piece, SegmentHeader, encode
+
+LAST_WORD, ASKED, FETCHED = "last_word.json", "asked", "fetched"
+MOST_BYTES = 4096  # of a termination message
+_MOST_WORDS = 1000  # characters of one field of a message that is too long
+
+
+class LastWord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a host ended; the leader's is the end of the run.
+
+    Attributes:
+        status: of the run, as far as the host knows.
+        cause: why it did not succeed.
+        reason: FailureReason.
+    """
+
+    status: Status
+    cause: Cause | None = None
+    reason: str = ""
+
+
+_DECODER = msgspec.json.Decoder(LastWord)
+
+
+def encode_last_word(word: LastWord) -> bytes:
+    """Returns a last word as JSON of at most MOST_BYTES: if it is longer, without last lines and with shorter texts."""
+    data = msgspec.json.encode(word)
+    if len(data) <= MOST_BYTES:
+        return data
+    for characters in (_MOST_WORDS, _MOST_WORDS // 4, _MOST_WORDS // 16):
+        data = msgspec.json.encode(_shortened(word, characters))
+        if len(data) <= MOST_BYTES:
+            return data
+    return msgspec.json.encode(LastWord(word.status))
+
+
+def decode_last_word(message: str | bytes) -> LastWord | None:
+    """Reads a last word; None when a message is none, such as that of a program that Kubernetes killed.
+
+    >>> decode_last_word('{"status":"Completed"}').status.value, decode_last_word("Killed")
+    ('Completed', None)
+    """
+    try:
+        return _DECODER.decode(message)
+    except msgspec.DecodeError:
+        return None
+
+
+def write_last_word(paths: RunPaths, word: LastWord, termination_log: Path) -> None:
+    """Writes the last word of this pod to both places. Raises OSError."""
+    data = encode_last_word(word)
+    termination_log.write_bytes(data)
+    write_atomically(paths.engine / LAST_WORD, data)
+
+
+def is_whole(paths: RunPaths) -> bool:
+    """Returns whether the record in this pod is whole: nobody writes it any more."""
+    return (paths.engine / LAST_WORD).exists()
+
+
+def touch(paths: RunPaths, name: str) -> None:
+    """Touches ASKED or FETCHED. Raises OSError."""
+    file = paths.engine / name
+    file.touch()
+    os.utime(file)
+
+
+def _shortened(word: LastWord, characters: int) -> LastWord:
+    return LastWord(word.status, _shorter(word.cause, characters), word.reason[:characters])
+
+
+def _shorter(cause: Cause | None, characters: int) -> Cause | None:
+    if cause is None:
+        return None
+    return msgspec.structs.replace(
+        cause,
+        detail=cause.detail[:characters],
+        note=cause.note[:characters],
+        then=_shorter(cause.then, characters),
+        last_lines=(),
+    )
+
 
 MODULE = "headrace.engines.kubernetes.send_record"
 SENT_WHOLE = tuple(name for name in WHOLE if name != "run.json")  # each side has a header of its own

@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from headrace.engines.kubernetes import end_of_run
 from headrace.engines.kubernetes.cluster import (
     ROLE,
     ROLE_HINT,
@@ -20,11 +19,11 @@ from headrace.engines.kubernetes.cluster import (
     ObjectExists,
     Rule,
 )
-from headrace.engines.kubernetes.kube_ticket import KubeTicket
 from headrace.engines.kubernetes.kubernetes_job import KubernetesJob
 from headrace.engines.kubernetes.objects import RUN, objects, pods_of, with_owner
 from headrace.engines.kubernetes.pack_run import prepare_kubernetes_run
 from headrace.engines.kubernetes.pod_states import keys_of_policy, never_made
+from headrace.engines.kubernetes.refresh_run import KubeTicket, delete_after_failure
 from headrace.engines.ticket import by_this_process, write_ticket
 from headrace.errors import EngineRefused
 from headrace.runs import RunPaths, give_to_engine
@@ -133,7 +132,7 @@ def submit_run(planned: KubernetesJob, paths: RunPaths, cluster: Cluster) -> Non
             _make(cluster, with_owner(each, made[0], uid))
         write_ticket(paths, msgspec.structs.replace(ticket, submitted=True))
     except BaseException:
-        end_of_run.delete_after_failure(cluster, ticket)
+        delete_after_failure(cluster, ticket)
         raise
 
 

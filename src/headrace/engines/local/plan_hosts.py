@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 
 from headrace.catalog.prices import cost, price_of
-from headrace.engines.local.limits.assign import HostLimits, Machine, assign_limits
-from headrace.engines.planning.run_folders import in_run
+from headrace.engines.local.host_limits import HostLimits, Machine, assign_limits
+from headrace.engines.planning.engine_job import in_run
 from headrace.errors import JobInvalid
 from headrace.hosting.isolation.network_layout import address_of
 from headrace.instance.frameworks import tf_data_servers

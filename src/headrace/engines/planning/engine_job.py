@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, TypeVar
 
-from headrace.engines.planning.run_folders import in_run
+import msgspec
+
 from headrace.instance.channels.stage_orders import ChannelOrder
 from headrace.instance.launch_plan import LaunchPlan
+from headrace.instance.paths import DEFAULT_BASE
 from headrace.job import Job
 from headrace.job.rules.engine_rules import Unused
 from headrace.runs import RunPaths
+
+
+def in_run(plan: LaunchPlan, paths: RunPaths) -> LaunchPlan:
+    """Returns the plan with the id and the folders of a run in place of those that it has.
+
+    A host whose tree is /opt/ml has a file system of its own, and keeps it. Any other tree is in the run's directory.
+    """
+    hosts = tuple(
+        msgspec.structs.replace(
+            host,
+            base_dir=DEFAULT_BASE if host.base_dir == DEFAULT_BASE else str(paths.host(host.name)),
+            record_dir=str(paths.root),
+        )
+        for host in plan.hosts
+    )
+    return msgspec.structs.replace(plan, run_id=paths.id, hosts=hosts)
+
 
 P = TypeVar("P", bound="EngineJob")
 
@@ -62,3 +83,16 @@ def range_sentences(plan: LaunchPlan) -> tuple[str, ...]:
         if reach is None
         else (f"{reach.least} to {reach.most} of the {len(reach.hosts)} data hosts are there, as needed",)
     )
+
+
+def named_paths(job: Job, plan: LaunchPlan) -> Iterator[str]:
+    """Yields them, for hosts with a /tmp of their own, which must see those below /tmp. Some are no paths.
+
+    Args:
+        job: the job.
+        plan: its launch plan.
+    """
+    for group in plan.groups:
+        yield from (str(channel.local_path(job.base_path)) for channel in job.channels_of(group.name).values())
+    for value in map(str, job.hyperparameters.values()):
+        yield from value.split(os.pathsep)

@@ -4,26 +4,65 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePath
 
-from headrace.engines.planning.code_size import check_entry_points, code_notes, ignored_in
+import msgspec
+
 from headrace.engines.planning.host_certificates import make_certificates
 from headrace.engines.planning.plan_artefacts import prepare_artefacts
 from headrace.engines.planning.plan_channels import prepare_channels, tree_channels
-from headrace.engines.planning.plan_requirements import plan_environments
+from headrace.errors import UsageError
 from headrace.hosting.helpers.store_record import RecordOrder, write_order
 from headrace.hosting.inputs.host_facts import with_pythons
-from headrace.hosting.inputs.requirements import prepare_install
-from headrace.hosting.inputs.source_code import bring_code, code_digest
-from headrace.instance import build_tree
+from headrace.hosting.inputs.requirements import DEFAULT, VirtualEnvironment, environment_of, prepare_install
+from headrace.hosting.inputs.source_code import Ignored, bring_code, code_digest, entries_of, nothing_ignored
+from headrace.instance import build_tree, storage
 from headrace.instance.channels.stage_orders import ChannelOrder
 from headrace.instance.launch_plan import HostPlan, LaunchPlan, plan_text, write_certificates, write_plan, write_secret
 from headrace.instance.paths import DEFAULT_BASE
 from headrace.job import Job
-from headrace.job.model.path_types import is_archive
+from headrace.job.model.path_types import is_archive, is_script
 from headrace.log_setup import tell_user
 from headrace.runs import RunPaths, runs_dir
+
+
+def plan_environments(job: Job, paths: RunPaths) -> dict[str, VirtualEnvironment]:
+    """Returns the environment of each group that has requirements; the code of the run is in place.
+
+    Raises:
+        UsageError: a file of requirements that cannot be read, or a Python that is none.
+    """
+    groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[str]] = {}
+    for group in job.groups:
+        name = group.instance_group_name
+        file = requirements_file(job, name, paths.code)
+        if file:
+            variables = tuple(sorted(job.environment_of(name).items()))
+            groups.setdefault((file, variables), []).append(name)
+    environments: dict[str, VirtualEnvironment] = {}
+    for (file, variables), names in groups.items():
+        environment = environment_of(file, paths, tuple(names), job.local.python or "", dict(variables))
+        shared = environments.get(environment.path, environment)
+        both = (*shared.groups, *(name for name in names if name not in shared.groups))
+        environments[environment.path] = msgspec.structs.replace(shared, groups=both)
+    return {name: environment for environment in environments.values() for name in environment.groups}
+
+
+def requirements_file(job: Job, group: str, code: Path | None = None) -> str:
+    """Returns a group's file of requirements, inside the code: its own, else `DEFAULT` if that is there; else empty.
+
+    Args:
+        job: the job.
+        group: name of the group.
+        code: folder of the run's code; None before there is a run. An archive is not opened to look for the file.
+    """
+    if code is None:
+        there = any(PurePath(name).name == DEFAULT for name in job.dependencies)
+        there = there or bool(job.source_dir and (job.base_path / job.source_dir / DEFAULT).is_file())
+    else:
+        there = (code / DEFAULT).is_file()
+    return job.requirements_of(group) or (DEFAULT if there else "")
 
 
 def prepare(
@@ -173,3 +212,102 @@ def moved_paths(hyperparameters: Mapping[str, object], base: str) -> dict[str, s
         for name, value in hyperparameters.items()
         if isinstance(value, str) and f"{value}/".startswith(f"{DEFAULT_BASE}/") and base != DEFAULT_BASE
     }
+
+
+IGNORE_FILES = (".headraceignore", ".gitignore")
+MUCH = 50_000_000  # bytes of code that are told before they are copied
+NAMED = 3
+
+
+def ignore_file(folder: Path) -> Path | None:
+    """Returns the file that says what is left out of a folder of code; None for no such file."""
+    return next((folder / name for name in IGNORE_FILES if (folder / name).is_file()), None)
+
+
+def ignored_in(folder: Path) -> Ignored:
+    """Returns what a folder of code says is left out of it.
+
+    Raises:
+        UsageError: its ignore file holds what git would not understand.
+        OSError: it cannot be read.
+    """
+    file = ignore_file(folder)
+    if file is None:
+        return nothing_ignored(folder)
+    import pathspec
+
+    try:
+        rules = pathspec.GitIgnoreSpec.from_lines(file.read_text(encoding="utf-8").splitlines())
+    except ValueError as error:
+        raise UsageError(f"{file}: {error}", "write it as git reads a .gitignore, in UTF-8") from error
+    return lambda name, is_folder: rules.match_file(f"{name}/" if is_folder else name)
+
+
+def code_notes(job: Job, runs: Path) -> Iterator[str]:
+    """Yields what a user should know before the code of a job is copied: how much it is, when it is much, and what a
+    `.gitignore` leaves out.
+
+    Args:
+        job: the job.
+        runs: the folder of all runs, which is not copied.
+
+    Raises:
+        UsageError, OSError: the code cannot be read.
+    """
+    named = [job.source_dir] if job.source_dir and not _is_packed(job.source_dir) else []
+    for text in (*named, *job.dependencies):
+        folder = job.base_path / text
+        if not folder.is_dir():
+            continue
+        sizes: dict[str, int] = {}
+        ignored, left_out = _noted(ignored_in(folder))
+        for name, path, link in entries_of(folder, runs, ignored):
+            if link is None and path.is_file():
+                sizes[name.parts[0]] = sizes.get(name.parts[0], 0) + path.stat().st_size
+        total = sum(sizes.values())
+        if total > MUCH:
+            largest = sorted(sizes.items(), key=lambda item: -item[1])[:NAMED]
+            names = ", ".join(f"{name} {size / 1e6:.0f} MB" for name, size in largest if size > total / 100)
+            yield (
+                f"warning: {folder} goes to the run as code, {total / 1e6:.0f} MB, of these {names}; "
+                f"data belong into `inputs`, and what a run does not need into {folder / IGNORE_FILES[0]} "
+                "(in the form of .gitignore)"
+            )
+        file = ignore_file(folder)
+        if left_out and file is not None and file.name != IGNORE_FILES[0]:  # which was not written for headrace
+            more = f" and {len(left_out) - NAMED} more" if len(left_out) > NAMED else ""
+            yield (
+                f"code: {file} leaves out {', '.join(left_out[:NAMED])}{more}; "
+                f"{IGNORE_FILES[0]} counts in its place, and leaves nothing out when it is empty"
+            )
+
+
+def check_entry_points(job: Job, code: Path) -> None:
+    """Checks that no script of the job was left out of its code by an ignore file. Raises UsageError."""
+    if not job.source_dir or _is_packed(job.source_dir):
+        return
+    folder = job.base_path / job.source_dir
+    for group in job.hosts:
+        script = job.in_code(job.entry_point_of(group))
+        if script and is_script(script) and (folder / script).exists() and not (code / script).exists():
+            raise UsageError(
+                f"entry_point {script}: {ignore_file(folder)} leaves it out of the code",
+                f"name it there with `!{script}`; an empty {IGNORE_FILES[0]} beside it leaves nothing out",
+            )
+
+
+def _noted(ignored: Ignored) -> tuple[Ignored, list[str]]:
+    """Returns rules that note what they leave out, and the notes."""
+    left_out: list[str] = []
+
+    def noting(name: str, is_folder: bool) -> bool:
+        says_so = ignored(name, is_folder)
+        if says_so:
+            left_out.append(name)
+        return says_so
+
+    return noting, left_out
+
+
+def _is_packed(source: str) -> bool:
+    return storage.is_s3(source) or is_archive(source)

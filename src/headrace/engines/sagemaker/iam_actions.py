@@ -7,13 +7,12 @@ Which actions these are stands in `headrace.catalog.aws_facts`, of which `headra
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from headrace.catalog import aws_facts
 from headrace.catalog.aws_facts import partition_of
-from headrace.engines.submission import Permission, Submission, Upload
+from headrace.engines.documents import Permission, Submission, Upload
 from headrace.instance.storage import split
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ def _role(planned: SageMakerJob) -> Iterator[Permission]:
 
 
 def _by_service(permissions: Iterable[Permission]) -> Iterator[Permission]:
-    return (msgspec.structs.replace(each, service=True) for each in permissions)
+    return (replace(each, service=True) for each in permissions)
 
 
 def _of_service(planned: SageMakerJob, there: str) -> Iterator[Permission]:

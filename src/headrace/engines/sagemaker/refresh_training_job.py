@@ -2,27 +2,95 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 
 import msgspec
 
-from headrace.engines.platform_news import PlatformNews, platform_news
-from headrace.engines.sagemaker.boto_service import BotoService
-from headrace.engines.sagemaker.budget_watch import cost_of, over_budget
-from headrace.engines.sagemaker.failure_reasons import end_of_job, refused, word_of
+from headrace.engines.platform_news import WRITER, PlatformNews, platform_news
+from headrace.engines.sagemaker.boto_service import MISSING_SECONDS, Answer, BotoService, HostPoint, TrainingService
+from headrace.engines.sagemaker.failure_reasons import cost_of, end_of_job, over_budget, refused, word_of
 from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket
-from headrace.engines.sagemaker.service_calls import MISSING_SECONDS, Answer, TrainingService
-from headrace.engines.sagemaker.service_measures import bill_of, bring_host_metrics
 from headrace.engines.sagemaker.stage_channel import remove_channel
-from headrace.engines.sagemaker.stored_record import bring_stored, forget_copy
-from headrace.engines.sagemaker.submit_again import submit_again
+from headrace.engines.sagemaker.submit_training_job import STORED, forget_copy, submit_again
 from headrace.engines.ticket import read_ticket, write_ticket
+from headrace.errors import EngineRefused
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.storage import Store
-from headrace.runs import Cause, CauseKind, Run, RunPaths, Status, read_plan, state_of
-from headrace.runs.events import InstancesStarted, SecondaryStatus
+from headrace.record_files import decode_record
+from headrace.runs import Cause, CauseKind, MetricWriter, Run, RunPaths, RunState, Status, Stream, read_plan, state_of
+from headrace.runs.events import AttemptBilled, InstancesStarted, RunFinished, SecondaryStatus
+from headrace.runs.lifecycle import last_word
+from headrace.runs.metric_records import PlatformMinute
+from headrace.runs.record_pieces import NewPieces, known_here, take_piece
+from headrace.runs.run_paths import PLATFORM
+from headrace.runs.segment_reader import RecordCopy, open_copy
+from headrace.runs.segments import EVENTS, Piece, joined, writers_place
+from headrace.sagemaker_parameters import HOMOGENEOUS
+
+PLAN = "plan.json"  # the leader knows which hosts the service has assigned to which group
+LEADERS = f"{EVENTS}/engine.jsonl"  # what the supervisor of the leader writes
+NOT_TAKEN = (f"{EVENTS}/{WRITER}.jsonl",)  # this machine writes one of its own
+_LINE = msgspec.json.Decoder(RunFinished)
+
+
+def bring_stored(paths: RunPaths, ticket: ServiceTicket, store: Store, *, end: bool) -> RunFinished | None:
+    """Brings what is new. To be called by one process at a time.
+
+    Args:
+        paths: the run.
+        ticket: of the latest attempt.
+        store: where its record is.
+        end: the end of the run comes, too, if it is there.
+
+    Returns:
+        The end of the run, if it is stored.
+
+    Raises:
+        StorageError, RecordDamaged: it cannot be read now.
+        OSError: the record here cannot be written.
+    """
+    uri = joined(ticket.record.rstrip("/"), paths.id)
+    if not store.folders(writers_place(uri)):
+        return None
+    copy = open_copy(store, paths.id, uri, paths.engine / STORED)
+    RecordCopy(store, copy).update()
+    word = last_word(Run(copy).events())
+    limit = None if end or word is None else _place_of_end(copy)
+    new = NewPieces(copy, (PLAN,), NOT_TAKEN)
+    while True:
+        known = known_here(paths, (PLAN,), NOT_TAKEN, ticket.before)
+        batch, more = new.next(known, last=end and word is not None)
+        kept = [each for piece, data in batch if (each := _up_to(piece, data, limit)) is not None]
+        for piece, data in kept:
+            offset = None if piece.offset is None else piece.offset + ticket.before.get(piece.path, 0)
+            take_piece(paths.root, msgspec.structs.replace(piece, offset=offset), data)
+        if not more or not kept:
+            return word
+
+
+def _up_to(piece: Piece, data: bytes, limit: int | None) -> tuple[Piece, bytes] | None:
+    """Returns what of a piece stands before a place in the leader's events; None when nothing does."""
+    if limit is None or piece.path != LEADERS or piece.offset is None or piece.offset + piece.size <= limit:
+        return piece, data
+    kept = data[: max(0, limit - piece.offset)]
+    return (msgspec.structs.replace(piece, size=len(kept)), kept) if kept else None
+
+
+def _place_of_end(copy: RunPaths) -> int | None:
+    """Returns where in the leader's events of a copy the end of the run stands; None when it is elsewhere."""
+    place, found = 0, None
+    with (copy.root / LEADERS).open("rb") as lines:
+        for line in lines:
+            with contextlib.suppress(msgspec.DecodeError):  # another event
+                decode_record(_LINE, line)
+                found = place
+            place += len(line)
+    return found
+
 
 STORE_SECONDS = 10.0  # for an answer of S3
 PARTS = {
@@ -178,3 +246,119 @@ def _message(found: Answer) -> str:
     passed = found.get("SecondaryStatusTransitions")
     last = passed[-1] if isinstance(passed, list) and passed else {}
     return str(last.get("StatusMessage", "")) if isinstance(last, Mapping) else ""
+
+
+_log = logging.getLogger(__name__)
+
+SOURCE = "CloudWatch"
+PERIOD = 60  # seconds; CloudWatch has no less of training jobs
+SILENT = 120.0  # seconds without a record of its own, after which a host's end is not told
+UNKNOWN_GROUP = "unknown"
+"""Group of hosts in a job of several groups whose record does not tell which host the service gave to which group."""
+NAMES = {
+    "CPUUtilization": "cpu",
+    "MemoryUtilization": "memory",
+    "GPUUtilization": "gpu",
+    "GPUMemoryUtilization": "gpu_memory",
+    "DiskUtilization": "disk",
+}
+"""CloudWatch's names, and fields of `PlatformMinute`."""
+
+
+def bill_of(answer: Answer, number: int, region: str) -> AttemptBilled | None:
+    """Returns what the service bills for an attempt; None when it does not tell, although instances ran.
+
+    Args:
+        answer: what DescribeTrainingJob says of its job, which has ended.
+        number: of the attempt, from 1.
+        region: where it was.
+    """
+    seconds = [answer.get(name) for name in ("TrainingTimeInSeconds", "BillableTimeInSeconds")]
+    if answer.get("TrainingStartTime") is None and seconds == [None, None]:
+        seconds = [0, 0]  # no instance has started
+    training, billable = seconds
+    if not isinstance(training, int) or not isinstance(billable, int):
+        return None
+    ended = _moment(answer.get("TrainingEndTime"))
+    return AttemptBilled(
+        t=max(time.time(), ended or 0.0),  # behind all that the instances have recorded, whatever the clock here says
+        name=str(answer["TrainingJobName"]),
+        number=number,
+        region=region,
+        groups=_groups(answer.get("ResourceConfig")),
+        training_seconds=training,
+        billable_seconds=billable,
+        started=_moment(answer.get("TrainingStartTime")),
+        ended=ended,
+    )
+
+
+def _groups(resources: object) -> dict[str, tuple[str, int]]:
+    if not isinstance(resources, Mapping):
+        return {}
+    groups = resources.get("InstanceGroups")
+    if groups:
+        return {
+            str(each["InstanceGroupName"]): (str(each["InstanceType"]), int(each["InstanceCount"])) for each in groups
+        }
+    kind = resources.get("SelectedInstanceType") or resources.get("InstanceType")
+    count = resources.get("SelectedInstanceCount") or resources.get("InstanceCount")
+    return {HOMOGENEOUS: (str(kind), int(count))} if kind and count else {}
+
+
+def _moment(when: object) -> float | None:
+    return when.timestamp() if isinstance(when, datetime) else None
+
+
+def bring_host_metrics(run: Run, service: BotoService) -> int:
+    """Brings what is not told of the run's last attempt, which has ended. Returns how many minutes were brought.
+
+    What CloudWatch refuses is told in the log of this process, and left out: the end of the run does not hang on it.
+
+    Args:
+        run: the run.
+        service: where its job was.
+    """
+    state = state_of(run.events(), True)  # `run.state` would ask the engine, which is asked now
+    last = state.billed[-1] if state.billed else None
+    if last is None or last.started is None or last.ended is None:
+        return 0
+    own = {stream.host: seconds[-1].t for stream, seconds in run.host_seconds().items() if seconds}
+    brought = 0
+    for group, host in _hosts(state, last):
+        begin = own.get(host, last.started)
+        if last.ended - begin < (SILENT if host in own else 0.0):
+            continue
+        try:
+            points = {name: service.host_points(last.name, host, name, begin, last.ended) for name in NAMES}
+        except EngineRefused as error:
+            _log.warning("what CloudWatch measured of %s cannot be read: %s", last.name, error)
+            return brought
+        with MetricWriter(run.paths.metrics(Stream(group, host, PLATFORM))) as writer:
+            for minute in minutes(points):
+                writer.write(minute)
+                brought += 1
+    return brought
+
+
+def minutes(points: Mapping[str, list[HostPoint]]) -> Iterator[PlatformMinute]:
+    """Yields the minutes of a host, in the order of time. Pure.
+
+    Args:
+        points: values by CloudWatch's name of the metric.
+    """
+    found: dict[float, dict[str, float]] = {}
+    for name, values in points.items():
+        for point in values:
+            found.setdefault(point.t, {})[NAMES[name]] = point.average
+    for t, measured in sorted(found.items()):
+        yield PlatformMinute(t=t, seconds=float(PERIOD), source=SOURCE, **measured)
+
+
+def _hosts(state: RunState, attempt: AttemptBilled) -> list[tuple[str, str]]:
+    """Returns group and name of every host of an attempt."""
+    known = {host.host: host.group for host in state.hosts if attempt.number in host.billed}
+    alone = next(iter(attempt.groups)) if len(attempt.groups) == 1 else UNKNOWN_GROUP
+    count = sum(instances for _, instances in attempt.groups.values())
+    names = [f"algo-{number}" for number in range(1, count + 1)]
+    return [(known.get(name, alone), name) for name in names]

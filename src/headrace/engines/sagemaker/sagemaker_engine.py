@@ -9,19 +9,15 @@ from datetime import datetime, timezone
 
 import msgspec
 
-from headrace.engines.capability import Capability
-from headrace.engines.documents import Document
+from headrace.engines.documents import Capability, Document
+from headrace.engines.handle import RemoteHandle
 from headrace.engines.platform_engine import PlatformEngine
-from headrace.engines.remote_handle import RemoteHandle
 from headrace.engines.remote_job import plan_document
-from headrace.engines.sagemaker.boto_service import BotoService
-from headrace.engines.sagemaker.recover_submission import resume_submission, take_up_run
+from headrace.engines.sagemaker.boto_service import BotoService, ServiceAccess
 from headrace.engines.sagemaker.refresh_training_job import bring_training_job
 from headrace.engines.sagemaker.sagemaker_job import SageMakerJob, check_sagemaker_job, plan_sagemaker_job, region_of
 from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket
-from headrace.engines.sagemaker.service_calls import ServiceAccess
-from headrace.engines.sagemaker.submit_again import stop_run
-from headrace.engines.sagemaker.submit_training_job import submit_training_job
+from headrace.engines.sagemaker.submit_training_job import resume_submission, stop_run, submit_training_job, take_up_run
 from headrace.errors import EngineRefused
 from headrace.job import Job
 from headrace.job.model.sagemaker_options import SageMakerOptions

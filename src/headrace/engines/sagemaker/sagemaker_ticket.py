@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
 from typing import ClassVar
 
 import msgspec
 
-from headrace.engines.sagemaker.service_calls import ServiceAccess
-from headrace.engines.ticket import Ticket
+from headrace.engines.sagemaker.boto_service import ServiceAccess
+from headrace.engines.ticket import Ticket, read_ticket
 from headrace.instance.s3 import S3Access
-from headrace.runs import Cause
+from headrace.runs import Cause, Run
 
 LONGEST_NAME = 63
 _OTHER = re.compile(r"[^a-zA-Z0-9]+")
@@ -90,3 +91,24 @@ def training_job_name(run_id: str, attempt: int = 1) -> str:
         digest = hashlib.sha256(run_id.encode()).hexdigest()[:_DIGEST]
         text = f"{text[: LONGEST_NAME - len('-try100') - _DIGEST - 1].strip('-') or 'r'}-{digest}"
     return text + ending
+
+
+_ENGINE = "sagemaker"
+
+
+def served_runs(runs: Iterable[Run]) -> dict[str, str]:
+    """Returns the runs of an endpoint that play the service for another one of these: id to the other one's id."""
+    jobs: dict[str, str] = {}  # names of training jobs
+    others: list[tuple[str, str]] = []
+    for run in runs:
+        try:
+            header = run.header
+            if header.engine != _ENGINE:
+                others.append((run.id, header.job_name))
+                continue
+            ticket = read_ticket(run.paths, ServiceTicket)
+        except (OSError, msgspec.DecodeError):  # not submitted yet, or no run that anybody could use
+            continue
+        names = [ticket.name, *(training_job_name(run.id, attempt) for attempt in range(1, ticket.attempt))]
+        jobs.update(dict.fromkeys(names, run.id))
+    return {run_id: jobs[name] for run_id, name in others if name in jobs}

@@ -22,14 +22,19 @@ from typing import Protocol
 
 from headrace.engines.host_order import HostOrder, write_host_order
 from headrace.engines.planning.host_certificates import make_certificates
-from headrace.engines.planning.library_wheels import PYTHONS, downloaded_libraries, zipped_wheels
-from headrace.engines.planning.pack_files import files_below, package_zip, packed
+from headrace.engines.planning.pack_files import (
+    PYTHONS,
+    downloaded_libraries,
+    files_below,
+    package_zip,
+    packed,
+    zipped_wheels,
+)
 from headrace.engines.planning.prepare_run import bring_job_code, write_job
 from headrace.engines.remote_job import ranks_beside_workers
-from headrace.engines.sagemaker.container_place import CODE
+from headrace.engines.sagemaker.container_host import CODE
 from headrace.engines.sagemaker.container_start import LIBRARIES, PACKAGE, RUN, SECRET, libraries_for
-from headrace.engines.sagemaker.sagemaker_job import SageMakerJob
-from headrace.engines.sagemaker.service_request import own_hyperparameters
+from headrace.engines.sagemaker.sagemaker_job import SageMakerJob, own_hyperparameters
 from headrace.hosting.helpers.store_record import RecordOrder, write_order
 from headrace.instance.launch_plan import CA_NAME, CERTIFICATE_NAME, KEY_NAME, SECRET_NAME, LaunchPlan, plan_text
 from headrace.instance.storage import is_s3, join

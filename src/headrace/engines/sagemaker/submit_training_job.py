@@ -10,40 +10,45 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import shutil
 import time
 
 import msgspec
 
-from headrace.engines.sagemaker.boto_service import BotoService
-from headrace.engines.sagemaker.sagemaker_job import SageMakerJob, planned_in
-from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket
-from headrace.engines.sagemaker.service_calls import (
+from headrace.engines.platform_news import alone, platform_news
+from headrace.engines.sagemaker.boto_service import (
     MISSING_SECONDS,
     NAME_TAKEN,
     Answer,
+    BotoService,
     NameTaken,
     ServiceRefused,
     TrainingService,
 )
+from headrace.engines.sagemaker.failure_reasons import used_up, word_of
+from headrace.engines.sagemaker.sagemaker_job import RUN_TAG, SageMakerJob, planned_in
+from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket
 from headrace.engines.sagemaker.stage_channel import (
     prepare_sagemaker_run,
     remove_channel,
     shared_content,
     stage_channel,
 )
-from headrace.engines.sagemaker.stored_record import forget_copy
-from headrace.engines.ticket import by_this_process, read_ticket, write_ticket
-from headrace.errors import HeadraceError
+from headrace.engines.ticket import TICKET, by_this_process, read_ticket, write_ticket
+from headrace.errors import EngineRefused, HeadraceError, UsageError
 from headrace.instance.storage import Store
 from headrace.job import Job
 from headrace.private_folders import write_atomically
-from headrace.runs import Run, RunPaths, give_to_engine
+from headrace.runs import Cause, CauseKind, Run, RunPaths, Status, create_run, give_to_engine, read_header, runs_dir
+from headrace.runs.events import SecondaryStatus
 from headrace.runs.record_pieces import known_here
+from headrace.runs.store import ASK_ENGINE
 
 _log = logging.getLogger(__name__)
 
 ASKED = "asked.json"
 """The job as the user wrote it, below the run's engine directory."""
+STORED = "stored"  # likewise: the copy of what is stored of the record
 LONGEST_DELAY = 600.0  # seconds
 SERVICES = ("sagemaker", "s3", "logs", "cloudwatch")
 
@@ -207,6 +212,11 @@ def submit_attempt(planned: SageMakerJob, paths: RunPaths, kept: bool = False, s
     write_ticket(paths, msgspec.structs.replace(ticket, submitted=True))
 
 
+def forget_copy(paths: RunPaths) -> None:
+    """Removes the copy of what is stored: everything of it is in the run's record, or of an earlier attempt."""
+    shutil.rmtree(paths.engine / STORED, ignore_errors=True)
+
+
 def _stop_what_came(service: TrainingService, name: str) -> None:
     """Stops a job that the service may have, though nobody was told: nothing would ever look at it."""
     try:
@@ -214,3 +224,150 @@ def _stop_what_came(service: TrainingService, name: str) -> None:
             _log.warning("the training job %s had come to the service; it is stopped", name)
     except HeadraceError as error:
         _log.warning("the service may have the training job %s, which could not be stopped: %s", name, error.message)
+
+
+BY_USER = Cause(CauseKind.STOPPED, "stopped by the user")
+
+
+def submit_again(paths: RunPaths, ticket: ServiceTicket, word: str, failed_at: float, cost: float = 0.0) -> bool:
+    """Submits the next attempt of a run if its job says so and it is time. Returns whether there is one.
+
+    Args:
+        paths: the run; this process alone refreshes it.
+        ticket: of the attempt that has failed.
+        word: the service's word for why.
+        failed_at: when it failed, seconds since the epoch.
+        cost: what it has cost, in the budget's currency.
+
+    Raises:
+        HeadraceError, OSError: it cannot be submitted now; nothing has changed. Files that cannot be used end the run.
+    """
+    pause = pause_before_next(asked_of(paths), ticket.attempt, word)
+    if pause is None:
+        return False
+    now, number = time.time(), ticket.attempt + 1
+    if now < failed_at + pause:
+        if ticket.failed != word:
+            write_ticket(paths, msgspec.structs.replace(ticket, failed=word))
+        with platform_news(paths) as news:
+            news.status(SecondaryStatus.PENDING, f"{word}: it is submitted again, with a pause before it", now)
+        return True
+    planned = planned_again(paths, ticket, number).after(ticket.spent + cost)
+    budget = planned.plan.budget
+    if budget is not None and budget.before >= budget.max_cost:
+        with platform_news(paths) as news:
+            return news.end(Status.STOPPED, used_up(budget, budget.before))
+    with platform_news(paths) as news:
+        news.status(SecondaryStatus.PENDING, f"{word}: submitted again (attempt {number})", now)
+    try:
+        submit_attempt(planned, paths, kept=True)
+    except ServiceRefused as error:
+        note_refusal(paths, error)
+    except UsageError as error:
+        write_ticket(paths, ticket)
+        if isinstance(error, EngineRefused):  # the service cannot be asked now
+            raise
+        with platform_news(paths) as news:
+            cause = Cause(CauseKind.ENGINE_FAILED, f"it cannot be submitted again: {error.message}")
+            return news.end(Status.FAILED, cause)
+    except BaseException:
+        write_ticket(paths, ticket)
+        raise
+    return True
+
+
+def stop_run(paths: RunPaths) -> bool:
+    """Asks the service to stop a run whose end is not known; one that waits for capacity ends here, unasked.
+
+    Returns:
+        Whether it was still waiting or running.
+
+    Raises:
+        EngineRefused: it cannot be asked.
+        OSError: its record cannot be written.
+    """
+    with alone(paths, wait=True):
+        ticket = read_ticket(paths, ServiceTicket)
+        word = ticket.refused or ticket.failed
+        if not word:
+            service = BotoService(ticket.service)
+            if service.stop(ticket.name):
+                write_ticket(paths, msgspec.structs.replace(ticket, stop=ticket.stop or BY_USER))
+                return True
+            found = service.describe(ticket.name)
+            word = "" if found is None else word_of(found)
+        if pause_before_next(asked_of(paths), ticket.attempt, word) is None:
+            return False
+        with platform_news(paths) as news:
+            return news.end(
+                Status.STOPPED, Cause(CauseKind.STOPPED, f"{BY_USER.detail} while it waited to be submitted again")
+            )
+
+
+def resume_submission(run: Run) -> None:
+    """Submits a run again whose submission was killed before it was known that the service has it.
+
+    A run that was killed before anything could be sent is left as it is, like one that has ended, was submitted, or is
+    being submitted by a process that lives.
+
+    Raises:
+        ServiceRefused: the service does not take it.
+        HeadraceError, OSError: it cannot be submitted now.
+    """
+    paths = run.paths
+    if run.header.supervisor_pid != ASK_ENGINE or not (paths.engine / TICKET).is_file():
+        return
+    with alone(paths, wait=True):
+        ticket = read_ticket(paths, ServiceTicket)
+        if ticket.submitted or ticket.submitter_lives or ticket.refused or run.over:
+            return
+        if BotoService(ticket.service).describe(ticket.name) is not None:
+            write_ticket(paths, msgspec.structs.replace(ticket, submitted=True))
+        else:
+            submit_attempt(planned_again(paths, ticket, ticket.attempt), paths, kept=True, sent_before=True)
+
+
+def take_up_run(planned: SageMakerJob, tags: dict[str, str]) -> RunPaths | None:
+    """Makes the directory of a run here whose training job the service has already.
+
+    Args:
+        planned: the job, whose training job is named after it.
+        tags: that the training job must have.
+
+    Returns:
+        The run, at its latest attempt; None when the service has no training job of that name.
+
+    Raises:
+        NameTaken: it has one with other tags; or one whose run has ended here.
+        HeadraceError, OSError: the service cannot be asked, or the directory cannot be made.
+    """
+    known = latest_attempt(planned)
+    if known is None:
+        return None
+    latest, found = known
+    service = BotoService(ticket_of(latest).service)
+    seen = service.tags(str(found["TrainingJobArn"]))
+    run_id = seen.get(RUN_TAG, "")
+    if not run_id or any(seen.get(key) != value for key, value in tags.items()):
+        message = f"there is another training job called {latest.name}"
+        raise NameTaken(NAME_TAKEN, message, "it was not made of this job: choose another job_name, or wait")
+    job = planned.asked
+    paths = RunPaths(runs_dir().absolute() / run_id)
+    with contextlib.suppress(FileExistsError):
+        create_run(
+            job.job_name,
+            "sagemaker",
+            created=found["CreationTime"].timestamp(),  # it may have ended by now
+            base_path=str(job.base_path),
+            run_id=run_id,
+        )
+    if read_header(paths).supervisor_pid != ASK_ENGINE:  # new, or whoever made it was killed
+        there = latest.in_run(paths)
+        write_asked(paths, job)
+        write_ticket(paths, msgspec.structs.replace(ticket_of(there), submitted=True))
+        prepare_sagemaker_run(there, paths, latest.attempt)
+        give_to_engine(paths)
+    if Run(paths).over:
+        message = f"the training job {latest.name} is that of {run_id}, which has ended here"
+        raise NameTaken(NAME_TAKEN, message, "choose another job_name")
+    return paths

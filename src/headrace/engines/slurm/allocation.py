@@ -10,11 +10,28 @@ from dataclasses import dataclass
 import msgspec
 
 from headrace.engines.slurm import slurm_commands
-from headrace.engines.slurm.components import components, hosts_by_task
+from headrace.engines.slurm.handover import Placement
 from headrace.engines.slurm.partition_rules import is_loopback
 from headrace.errors import EngineRefused
 from headrace.hosting.inputs.host_facts import with_data_workers
-from headrace.instance.launch_plan import LaunchPlan, Ports
+from headrace.instance.launch_plan import GroupPlan, HostPlan, LaunchPlan, Ports
+from headrace.runs import Cause, CauseKind
+
+
+def components(plan: LaunchPlan) -> tuple[GroupPlan, ...]:
+    """Returns the groups in the order of the components: the leader's first, else as in the job. Without hosts that
+    come later, which get jobs of their own, and without groups of such hosts alone."""
+    groups = (
+        msgspec.structs.replace(group, hosts=tuple(host for host in group.hosts if not plan.comes_later(host)))
+        for group in plan.groups
+    )
+    return tuple(sorted((group for group in groups if group.hosts), key=lambda group: plan.leader not in group.hosts))
+
+
+def hosts_by_task(plan: LaunchPlan) -> tuple[HostPlan, ...]:
+    """Returns the hosts in the order of SLURM_PROCID, which counts through all components."""
+    return tuple(plan.host(name) for group in components(plan) for name in group.hosts)
+
 
 _CPUS = re.compile(r"(\d+)(?:\(x\d+\))?")
 DEFAULT_PORTS = Ports()
@@ -157,3 +174,10 @@ def _source_address(other: str) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((other, _ANY_PORT))
         return str(probe.getsockname()[0])
+
+
+def node_lost(plan: LaunchPlan, placed: Placement, node: str) -> Cause:
+    """Returns the cause of an attempt's end: one of its nodes is lost."""
+    host = dict(zip(placed.nodes, hosts_by_task(plan), strict=True))[node]
+    words = f"Slurm job {placed.job_id} lost a node: {node}"
+    return Cause(CauseKind.HOST_LOST, words, group=host.group, host=host.name, infrastructure=True)

@@ -28,9 +28,20 @@ from headrace.child_python import module_command
 from headrace.control_group import memory_limit, open_kills
 from headrace.engines.host_order import HostOrder, read_host_order
 from headrace.engines.slurm.allocation import on_own_node
-from headrace.engines.slurm.node_isolation import SAYS_SO, scratch_key, starter_on_node
+from headrace.engines.slurm.handover import scratch_key
 from headrace.errors import HeadraceError, UsageError
 from headrace.hosting.inputs.host_facts import name_own_interface, with_memory
+from headrace.hosting.isolation import syscalls
+from headrace.hosting.isolation.namespace_starter import NamespaceStarter
+from headrace.hosting.isolation.needed_paths import needed_paths
+from headrace.hosting.isolation.network_layout import (
+    FILE,
+    HOSTS,
+    Instance,
+    Layout,
+    shared_hosts_text,
+    shown_below_tmp,
+)
 from headrace.hosting.isolation.probing import likely_reason
 from headrace.hosting.isolation.syscalls import may_separate
 from headrace.hosting.supervision.agent_starter import AgentStarter, Started
@@ -47,12 +58,51 @@ from headrace.instance.launch_plan import (
 )
 from headrace.instance.lifeline import MACHINE_PYTHON, RUN_ID, SCRATCH
 from headrace.instance.paths import BASE_VARIABLE, DEFAULT_BASE
+from headrace.private_folders import open_private
 from headrace.processes.bootstrap import become_subreaper
 from headrace.processes.oom import FD_VARIABLE
 from headrace.processes.process_table import kill_descendants
 from headrace.processes.spawn import UTF8
 from headrace.runs import EventWriter, RunPaths, read_plan
 from headrace.runs.events import HostIsolated
+
+SAYS_SO = "engines.slurm.isolation says so"
+
+
+def starter_on_node(plan: LaunchPlan, paths: RunPaths, host: str, named: Sequence[str]) -> NamespaceStarter:
+    """Returns what starts the agent of a host in namespaces on this node. Writes into its temporary files.
+
+    Args:
+        plan: the launch plan, with the nodes' addresses.
+        paths: the run's directory.
+        host: name of the host.
+        named: paths that the job names.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+    key = scratch_key(plan, host)
+    held = open_private(scratch_dir(key))
+    instances = tuple(Instance(each.name, each.address, str(paths.host(each.name))) for each in plan.hosts)
+    layout = Layout(
+        user_namespace=not syscalls.may_separate(),
+        outward=False,
+        own_resolver=False,
+        gateway="",
+        visible=shown_below_tmp([*needed_paths(plan, paths.root), *named]),
+        files=".",
+        instances=instances,
+        own_network=False,
+        keep_ids=True,
+    )
+    machine = Path(HOSTS)
+    known = machine.read_text(encoding="utf-8", errors="replace") if machine.exists() else ""
+    folder = Path(f"/proc/self/fd/{held}")
+    (folder / "hosts").write_text(shared_hosts_text(instances, known), encoding="utf-8")
+    layout.write(folder / FILE)
+    os.close(held)
+    return NamespaceStarter(Path(FILE), layout, key)
+
 
 NODE = "node-{}"  # the event file of what this process finds out about a host's node
 SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 import msgspec
 
 from headrace.engines.ticket import Ticket
+from headrace.instance.launch_plan import LaunchPlan
 from headrace.private_folders import write_atomically
 from headrace.runs import RunPaths
 
@@ -118,3 +119,8 @@ def _is_of_there(name: str) -> bool:
 def restarts(variables: Mapping[str, str]) -> int:
     """Returns how often Slurm has queued a job again, from the variables of its batch script."""
     return int(variables.get("SLURM_RESTART_COUNT", "0"))
+
+
+def scratch_key(plan: LaunchPlan, host: str) -> str:
+    """Returns by what the folder of a host's temporary files is known: several nodes may be one machine."""
+    return f"{plan.run_id}/{host}"

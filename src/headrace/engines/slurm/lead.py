@@ -29,7 +29,7 @@ import msgspec
 
 from headrace.engines.host_order import HostOrder, read_host_order
 from headrace.engines.slurm import slurm_commands
-from headrace.engines.slurm.allocation import addresses_of, allocation_of, placed, ports_of
+from headrace.engines.slurm.allocation import addresses_of, allocation_of, node_lost, placed, ports_of
 from headrace.engines.slurm.handover import (
     NOT_KNOWN,
     Placement,
@@ -41,7 +41,6 @@ from headrace.engines.slurm.handover import (
     restarts,
     write_placement,
 )
-from headrace.engines.slurm.lost_leader import node_lost
 from headrace.engines.slurm.slurm_commands import SlurmUnreachable
 from headrace.engines.slurm.slurm_instances import JOB_LOG, open_instances
 from headrace.engines.slurm.slurm_state import said_by_slurm, why_queued_again, why_terminated

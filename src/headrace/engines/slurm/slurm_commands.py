@@ -13,23 +13,24 @@ from contextvars import ContextVar
 from pathlib import Path
 
 from headrace.engines.slurm.partition_rules import Partition, is_loopback, parse_partitions
-from headrace.engines.slurm.slurm_accounting import ACCOUNTING, ACCOUNTING_FORMAT, JobOfRun, parse_accounting
-from headrace.engines.slurm.slurm_complaints import (
+from headrace.engines.slurm.slurm_state import (
+    ACCOUNTING,
+    ACCOUNTING_FORMAT,
     NOT_CONFIGURED,
+    QUEUE_FORMAT,
+    Component,
+    EndedComponent,
+    JobOfRun,
     is_busy,
     is_no_answer,
     is_not_configured,
     is_too_long,
     may_have_come,
-    reasons,
-    refusal,
-)
-from headrace.engines.slurm.slurm_state import (
-    QUEUE_FORMAT,
-    Component,
-    EndedComponent,
+    parse_accounting,
     parse_jobs,
     parse_queue,
+    reasons,
+    refusal,
     values_of,
 )
 from headrace.errors import EngineRefused, EngineUnreachable

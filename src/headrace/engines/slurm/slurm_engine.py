@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import signal
@@ -13,34 +14,35 @@ from contextlib import AbstractContextManager, contextmanager
 
 from msgspec.structs import replace
 
-from headrace.engines.capability import Capability
-from headrace.engines.documents import Document
+from headrace.engines.documents import Capability, Document
 from headrace.engines.host_order import HostOrder, write_host_order
-from headrace.engines.planning.named_paths import named_paths
+from headrace.engines.planning.engine_job import named_paths
 from headrace.engines.planning.plan_artefacts import check_checkpoint_folder
 from headrace.engines.planning.plan_channels import orders_of
 from headrace.engines.platform_engine import PlatformEngine
 from headrace.engines.platform_news import WRITER, platform_news
 from headrace.engines.remote_job import plan_document, prepare_remote_run, ranks_beside_workers
 from headrace.engines.slurm import slurm_commands
+from headrace.engines.slurm.allocation import node_lost
 from headrace.engines.slurm.handover import (
     ENVIRONMENT,
     HOST_SCRIPT,
     NOT_KNOWN,
+    Placement,
     SlurmTicket,
     StopRequest,
     forget_variables,
+    read_placement,
     read_stop_request,
     write_stop_request,
     write_variables,
 )
-from headrace.engines.slurm.lost_leader import end_if_lost
 from headrace.engines.slurm.partition_rules import longest_time
-from headrace.engines.slurm.slurm_accounting import JobOfRun
 from headrace.engines.slurm.slurm_commands import SlurmUnreachable, SubmissionUnknown
 from headrace.engines.slurm.slurm_job import SlurmJob, plan_slurm_job
 from headrace.engines.slurm.slurm_state import (
     Component,
+    JobOfRun,
     Phase,
     comment_of,
     end_without_word,
@@ -52,13 +54,15 @@ from headrace.engines.slurm.slurm_state import (
 from headrace.engines.ticket import by_this_process, read_ticket, write_ticket
 from headrace.errors import EngineRefused, HeadraceError
 from headrace.hosting.isolation.probing import why_no_shared_network
+from headrace.hosting.supervision.attempts import is_tried_again
 from headrace.hosting.supervision.run_environment import supervisor_environment
+from headrace.instance.launch_plan import LaunchPlan
 from headrace.job import Job
 from headrace.job.problems.finding import Finding, Path, show
 from headrace.job.rules.engine_rules import IDLE_ON_OWN_HOSTS
 from headrace.job.rules.raw_access import Data, mapping, pick
 from headrace.log_setup import tell_user
-from headrace.runs import Cause, CauseKind, Run, RunPaths, Status, give_to_engine, runs_dir
+from headrace.runs import Cause, CauseKind, Run, RunPaths, Status, give_to_engine, read_plan, runs_dir
 from headrace.runs.events import SecondaryStatus, StatusChanged
 
 _log = logging.getLogger(__name__)
@@ -147,7 +151,7 @@ class SlurmEngine(PlatformEngine[SlurmJob, SlurmTicket]):
     def bring(self, run: Run, ticket: SlurmTicket) -> None:
         """Writes into the record that the job waits, and why; and its end, when the lead could not.
 
-        A job that has lost its lead is ended, or queued again: see `lost_leader`.
+        A job that has lost its lead is ended, or queued again: see `end_if_lost`.
         """
         _refresh(run, ticket)
         _forget_after_end(run)
@@ -448,3 +452,47 @@ def _queue(since: float) -> tuple[Component, ...]:
         now = time.monotonic()
         seen = _seen[slurm_commands.asked()] = (now, slurm_commands.queue())
     return seen[1]
+
+
+RUNNING = "RUNNING"
+_host_names = functools.cache(slurm_commands.host_names)  # the same for the same list
+
+
+def end_if_lost(paths: RunPaths, job_id: int, queue: Iterable[Component]) -> None:
+    """Ends a run that has lost its leader's node, or has its job queued again, as its `retry` says.
+
+    Args:
+        paths: the run, whose job runs.
+        job_id: the job.
+        queue: what squeue said.
+
+    Raises:
+        SlurmUnreachable: Slurm does not answer.
+        OSError, msgspec.DecodeError: the run cannot be read or written.
+    """
+    first = next(each for each in queue if (each.job_id, each.offset) == (job_id, 0))
+    if first.state != RUNNING or not _is_gone(read_placement(paths), first.nodes):
+        return
+    with platform_news(paths) as news:  # one process at a time: the job must not be queued again twice
+        placed = read_placement(paths)  # of a new attempt, perhaps
+        shown = next((each for each in slurm_commands.show(job_id) if each.offset == 0), None)
+        if news.finished or shown is None or shown.state != RUNNING or shown.restarts != placed.restarts:
+            return
+        if not _is_gone(placed, shown.nodes):
+            return
+        plan = read_plan(paths, LaunchPlan)
+        cause = node_lost(plan, placed, placed.nodes[0])
+        number = Run(paths, alive=lambda _: True).state().attempt
+        if is_tried_again(plan.retry, number, Status.FAILED, cause):
+            try:
+                slurm_commands.requeue(job_id)
+                return
+            except SlurmUnreachable as error:
+                _log.warning("Slurm job %d could not be queued again: %s", job_id, error.message)
+        slurm_commands.cancel(job_id)
+        news.end(Status.FAILED, cause)
+
+
+def _is_gone(placed: Placement, nodes: str) -> bool:
+    """Tells whether the node of the batch script, the first one, is not in a list of nodes such as ``data[1-2]``."""
+    return bool(placed.nodes and nodes) and placed.nodes[0] not in _host_names(nodes)

@@ -23,12 +23,16 @@ from collections.abc import Collection, Mapping
 from headrace.child_python import module_command
 from headrace.engines.host_order import HostOrder, read_host_order
 from headrace.engines.slurm import slurm_commands
-from headrace.engines.slurm.components import components
-from headrace.engines.slurm.handover import HOST_SCRIPT, read_placement, restarts
-from headrace.engines.slurm.node_isolation import scratch_key
+from headrace.engines.slurm.allocation import components
+from headrace.engines.slurm.handover import HOST_SCRIPT, read_placement, restarts, scratch_key
 from headrace.engines.slurm.slurm_commands import SlurmUnreachable
-from headrace.engines.slurm.slurm_complaints import is_launch_failed, why_no_agents
-from headrace.engines.slurm.slurm_state import Termination, said_by_slurm, why_terminated
+from headrace.engines.slurm.slurm_state import (
+    Termination,
+    is_launch_failed,
+    said_by_slurm,
+    why_no_agents,
+    why_terminated,
+)
 from headrace.errors import HeadraceError
 from headrace.exit_status import exit_text
 from headrace.hosting.supervision.attempt_end import AttemptEnd

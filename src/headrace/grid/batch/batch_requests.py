@@ -156,8 +156,7 @@ RUNS_VARIABLE = "GRID_RUNS"
 """How often a line may run: once, and once more for each submission of the grid that has failed."""
 
 _DOWNLOAD = (
-    "from headrace.engines.planning import library_wheels as all; "
-    "[all.downloaded_libraries(each) for each in all.PYTHONS]"
+    "from headrace.engines.planning import pack_files as all; [all.downloaded_libraries(each) for each in all.PYTHONS]"
 )
 _WRAPPER = f"""\
 #!/bin/bash

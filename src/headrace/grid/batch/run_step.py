@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headrace.engines.asking import AskEngine
-from headrace.engines.remote_handle import RemoteHandle
+from headrace.engines.handle import RemoteHandle
 from headrace.errors import EngineUnreachable, HeadraceError, ObjectMissing, StorageError, UsageError
 from headrace.grid.batch.grid_bundle import (
     GRID,

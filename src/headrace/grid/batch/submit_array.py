@@ -16,7 +16,7 @@ from typing import Any
 from headrace.cloud.aws_calls import Aws, call
 from headrace.cloud.image_files import PLATFORM, content_tag
 from headrace.cloud.stacks import StackTemplate
-from headrace.engines.sagemaker.service_calls import within
+from headrace.engines.sagemaker.boto_service import within
 from headrace.errors import UsageError
 from headrace.grid.batch.batch_requests import (
     EXITS,
