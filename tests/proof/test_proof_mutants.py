@@ -80,8 +80,8 @@ if SOAK:
         Mutant(
             "keeping slabs that are still written to",
             "feed/batch/slab.py",
-            "            self._retired.add(slab)\n",
-            "            self._give_back(slab)\n",
+            "pooled.retired = pooled.writers > 0\n",
+            "pooled.retired = False\n",
             "../feed/test_feed_slabs.py",
         ),
         Mutant(

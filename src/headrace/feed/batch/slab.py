@@ -21,13 +21,15 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import itertools
 import mmap
 import os
 import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,19 +40,6 @@ from headrace.feed.identifiers import NO_SLAB, SlabNumber
 
 GRANULE = 64 << 10
 MAX_FREE = 32  # a slab costs descriptors, of which a process may have no more than 1024
-
-
-class Pinning(Protocol):
-    """Page-locks mappings, for copies to a device; see `cuda_pinning`."""
-
-    def register(self, address: int, size: int) -> bool:
-        """Page-locks memory. Returns whether it was done."""
-
-    def unregister(self, address: int) -> None:
-        """Undoes it, before the memory is unmapped."""
-
-    def fence(self) -> Callable[[], bool] | None:
-        """Returns what tells whether all work started until now has read such memory; None if no work reads it."""
 
 
 class _Mapping(mmap.mmap):
@@ -110,7 +99,7 @@ class Slab:
         """Whether the mapping is page-locked."""
         return self._map.unregister is not None
 
-    def pin(self, pinning: Pinning) -> None:
+    def pin(self, pinning: CudaPinning) -> None:
         """Page-locks the mapping, if it is not yet and can be; it is unlocked when it ends."""
         address = self.view(0).ctypes.data
         if not self.pinned and pinning.register(address, self.size):
@@ -149,8 +138,10 @@ class Lease:
         pinning: of the slab, if it is page-locked.
     """
 
-    def __init__(self, slab: Slab, used: int, number: SlabNumber, returned: Returned, pinning: Pinning | None) -> None:
-        self._slab, self._number, self._returned, self._pinning = slab, number, returned, pinning
+    def __init__(
+        self, slab: Slab, used: int, number: SlabNumber, returned: Returned, pinning: CudaPinning | None
+    ) -> None:
+        self.slab, self._number, self._returned, self._pinning = slab, number, returned, pinning
         self.used, self.pinned = used, pinning is not None
         self.bytes = used if self.pinned else 0  # of the views that are held
         self.views = int(self.pinned)
@@ -162,7 +153,7 @@ class Lease:
             return self._whole[offset : offset + length]
         self.views += 1
         self.bytes += length
-        return self._track(np.frombuffer(self._slab.memory(offset, length), np.uint8))
+        return self._track(np.frombuffer(self.slab.memory(offset, length), np.uint8))
 
     def _track(self, view: NDArray[np.uint8]) -> NDArray[np.uint8]:
         finalizer = weakref.finalize(view, _give_back, self._number, view.size, self._returned, self._pinning)
@@ -174,60 +165,63 @@ class Lease:
         self._whole = None
 
 
-def _give_back(number: SlabNumber, size: int, returned: Returned, pinning: Pinning | None) -> None:
+def _give_back(number: SlabNumber, size: int, returned: Returned, pinning: CudaPinning | None) -> None:
     returned.append((number, size, pinning.fence() if pinning is not None else None))
 
 
+@dataclass(eq=False)
+class _PooledSlab:
+    """A slab, and what keeps it from being handed out again.
+
+    Attributes:
+        writers: requests that allow their worker to write to it.
+        retired: it was given up; it is free with the last of its writers.
+        tainted: a worker that may write to it is lost, and may still be writing.
+    """
+
+    slab: Slab
+    writers: int = 0
+    retired: bool = False
+    tainted: bool = False
+
+
 class SlabPool:
-    """The slabs of one client, bounded in bytes.
+    """The slabs of one client, or of a feed server, bounded in bytes.
 
     Args:
         limit: bytes over all slabs. It is passed only for the batch that is next in line (`force`).
         pinning: page-locks the slabs that the user gets; None for ordinary memory.
     """
 
-    def __init__(self, limit: int, pinning: Pinning | None = None) -> None:
+    def __init__(self, limit: int, pinning: CudaPinning | None = None) -> None:
         self.limit = limit
         self._pinning = pinning
-        self._slabs: dict[SlabNumber, Slab] = {}
+        self._numbers = itertools.count(1)
+        self._slabs: dict[SlabNumber, _PooledSlab] = {}
         self._free: list[SlabNumber] = []
+        self._leased: dict[SlabNumber, Lease] = {}
         self._returned: Returned = collections.deque()
         self._fenced: Returned = collections.deque()  # the user let go of them, but a device may still read
-        self._leased: dict[SlabNumber, Lease] = {}
-        self._next = 1
-        self.dropped: list[SlabNumber] = []
+        self._dropped: list[SlabNumber] = []
 
     def __getitem__(self, number: SlabNumber) -> Slab:
-        return self._slabs[number]
+        return self._slabs[number].slab
 
     @property
     def total_bytes(self) -> int:
         """Bytes of all slabs."""
-        return sum(slab.size for slab in self._slabs.values())
+        return sum(pooled.slab.size for pooled in self._slabs.values())
 
     @property
     def free_bytes(self) -> int:
         """Bytes of the slabs that are not in use."""
         self._collect()
-        return sum(self._slabs[number].size for number in self._free)
+        return sum(self[number].size for number in self._free)
 
-    @property
-    def leased_bytes(self) -> int:
-        """Bytes of the slabs that the user looks at."""
+    def leases(self) -> list[Lease]:
+        """Returns the slabs that the user looks at."""
         self._collect()
-        return sum(self._slabs[number].size for number in self._leased)
-
-    @property
-    def wasted_bytes(self) -> int:
-        """Bytes of the batches in these slabs that the user does not look at (any more)."""
-        self._collect()
-        return sum(lease.used - lease.bytes for lease in self._leased.values())
-
-    @property
-    def leased_slabs(self) -> int:
-        """Number of the slabs that the user looks at."""
-        self._collect()
-        return len(self._leased)
+        return [*self._leased.values()]
 
     def _collect(self) -> None:
         while self._returned:
@@ -243,7 +237,8 @@ class SlabPool:
             lease.views -= 1
             lease.bytes -= size
             if not lease.views:
-                self._ended(number)
+                del self._leased[number]
+                self._free.append(number)
 
     def acquire(self, size: int, *, force: bool = False) -> SlabNumber | None:
         """Returns the number of a free slab of at least `size` bytes; None when a limit does not allow one.
@@ -252,23 +247,23 @@ class SlabPool:
             OSError: it must be (`force`), and there is no memory or no descriptor.
         """
         self._collect()
-        fitting = [number for number in self._free if self._slabs[number].size >= size]
+        fitting = [number for number in self._free if self[number].size >= size]
         if fitting:
-            number = min(fitting, key=lambda candidate: self._slabs[candidate].size)
+            number = min(fitting, key=lambda candidate: self[candidate].size)
             self._free.remove(number)
             return number
         while self._free and self.total_bytes + size > self.limit:
-            self.drop(self._free.pop())
+            self._drop(self._free.pop())
         if self.total_bytes + size > self.limit and not force:
             return None
         while True:
             try:
-                return self._add(Slab.create(size))
+                return self.adopt(Slab.create(size))
             except OSError as error:
                 if error.errno not in FULL:
                     raise
                 if self._free:
-                    self.drop(self._free.pop())
+                    self._drop(self._free.pop())
                 elif force:
                     raise
                 else:
@@ -276,29 +271,14 @@ class SlabPool:
 
     def adopt(self, slab: Slab) -> SlabNumber:
         """Takes over a slab that a worker made."""
-        return self._add(slab)
-
-    def _add(self, slab: Slab) -> SlabNumber:
-        number = SlabNumber(self._next)
-        self._next += 1
-        self._slabs[number] = slab
+        number = SlabNumber(next(self._numbers))
+        self._slabs[number] = _PooledSlab(slab)
         return number
-
-    def release(self, number: SlabNumber) -> None:
-        """Gives a slab back; it may be handed out again."""
-        self._free.append(number)
-        if self.total_bytes > self.limit:
-            self._free.remove(number)
-            self.drop(number)
-        elif len(self._free) > MAX_FREE:
-            smallest = min(self._free, key=lambda candidate: self._slabs[candidate].size)
-            self._free.remove(smallest)
-            self.drop(smallest)
 
     @contextlib.contextmanager
     def leased(self, number: SlabNumber, used: int) -> Iterator[Lease]:
         """Within it views are made of its first `used` bytes for the user; it comes back when all of them are gone."""
-        slab = self._slabs[number]
+        slab = self[number]
         if self._pinning is not None:
             slab.pin(self._pinning)
         lease = self._leased[number] = Lease(slab, used, number, self._returned, self._pinning if slab.pinned else None)
@@ -309,115 +289,53 @@ class SlabPool:
             lease.end()
             self._returned.append((number, 0, None))
 
-    def _ended(self, number: SlabNumber) -> None:
-        del self._leased[number]
-        if number in self._slabs:
-            self._free.append(number)
+    def take_dropped(self) -> list[SlabNumber]:
+        """Returns the slabs that are gone since the last call; workers should let go of them."""
+        dropped, self._dropped = self._dropped, []
+        return dropped
 
-    def drop(self, number: SlabNumber) -> None:
-        """Gives up a slab that is not free and not leased."""
-        self._slabs.pop(number).close()
-        self.dropped.append(number)
+    def lend(self, number: SlabNumber) -> None:
+        """Notes that one more request allows its worker to write to the slab."""
+        self._slabs[number].writers += 1
+
+    def taint(self, number: SlabNumber) -> None:
+        """Notes that a worker which may write to the slab is lost, and may still be writing."""
+        self._slabs[number].tainted = True
+
+    def settle(self, number: SlabNumber) -> None:
+        """Notes that one of the requests that may write to a slab was answered, or that its worker is gone."""
+        if number != NO_SLAB:
+            pooled = self._slabs[number]
+            pooled.writers -= 1
+            if pooled.retired:
+                self.discard(number)
+
+    def discard(self, number: SlabNumber) -> None:
+        """Gives a slab back as soon as no worker may write to it; it may be handed out again, unless it is tainted."""
+        pooled = self._slabs[number]
+        pooled.retired = pooled.writers > 0
+        if pooled.retired:
+            return
+        if pooled.tainted or self.total_bytes > self.limit:
+            self._drop(number)
+            return
+        self._free.append(number)
+        if len(self._free) > MAX_FREE:
+            smallest = min(self._free, key=lambda candidate: self[candidate].size)
+            self._free.remove(smallest)
+            self._drop(smallest)
+
+    def _drop(self, number: SlabNumber) -> None:
+        self._slabs.pop(number).slab.close()
+        self._dropped.append(number)
 
     def close(self) -> None:
         """Closes all descriptors. What the user still views stays mapped until the last view is gone."""
-        for slab in self._slabs.values():
-            slab.close()
+        for pooled in self._slabs.values():
+            pooled.slab.close()
         self._slabs.clear()
         self._free.clear()
         self._leased.clear()
-
-
-class SlabLedger:
-    """See the module.
-
-    Args:
-        memory: limit of the slabs, bytes.
-        pinning: page-locks the slabs that the user gets; None for ordinary memory.
-    """
-
-    def __init__(self, memory: int, pinning: Pinning | None = None) -> None:
-        self._pool = SlabPool(memory, pinning)
-        self._writers: dict[SlabNumber, int] = {}  # how many requests may write to a slab
-        self._retired: set[SlabNumber] = set()
-        self._tainted: set[SlabNumber] = set()
-
-    def __getitem__(self, slab: SlabNumber) -> Slab:
-        return self._pool[slab]
-
-    @property
-    def total_bytes(self) -> int:
-        """Bytes of all slabs."""
-        return self._pool.total_bytes
-
-    @property
-    def leased_bytes(self) -> int:
-        """Bytes of the slabs that the user looks at."""
-        return self._pool.leased_bytes
-
-    @property
-    def wasted_bytes(self) -> int:
-        """Bytes of these slabs that the user has let go of."""
-        return self._pool.wasted_bytes
-
-    @property
-    def leased_slabs(self) -> int:
-        """Number of the slabs that the user looks at."""
-        return self._pool.leased_slabs
-
-    def acquire(self, size: int, *, force: bool = False) -> SlabNumber | None:
-        """See `SlabPool.acquire`."""
-        return self._pool.acquire(size, force=force)
-
-    def adopt(self, slab: Slab) -> SlabNumber:
-        """See `SlabPool.adopt`."""
-        return self._pool.adopt(slab)
-
-    def leased(self, slab: SlabNumber, used: int) -> contextlib.AbstractContextManager[Lease]:
-        """See `SlabPool.leased`."""
-        return self._pool.leased(slab, used)
-
-    def take_dropped(self) -> list[SlabNumber]:
-        """Returns the slabs that are gone since the last call; workers should let go of them."""
-        dropped, self._pool.dropped = self._pool.dropped, []
-        return dropped
-
-    def lend(self, slab: SlabNumber) -> None:
-        """Notes that one more request allows its worker to write to the slab."""
-        self._writers[slab] = self._writers.get(slab, 0) + 1
-
-    def taint(self, slab: SlabNumber) -> None:
-        """Notes that a worker which may write to the slab is lost, and may still be writing."""
-        self._tainted.add(slab)
-
-    def settle(self, slab: SlabNumber) -> None:
-        """Notes that one of the requests that may write to a slab was answered, or that its worker is gone."""
-        if slab == NO_SLAB:
-            return
-        self._writers[slab] -= 1
-        if not self._writers[slab]:
-            del self._writers[slab]
-            if slab in self._retired:
-                self._retired.discard(slab)
-                self._give_back(slab)
-
-    def discard(self, slab: SlabNumber) -> None:
-        """Gives a slab back as soon as no worker may write to it."""
-        if slab in self._writers:
-            self._retired.add(slab)
-        else:
-            self._give_back(slab)
-
-    def _give_back(self, slab: SlabNumber) -> None:
-        if slab in self._tainted:
-            self._tainted.discard(slab)
-            self._pool.drop(slab)
-        else:
-            self._pool.release(slab)
-
-    def close(self) -> None:
-        """Closes all descriptors. What the user still views stays mapped until the last view is gone."""
-        self._pool.close()
 
 
 _PORTABLE = 1  # cudaHostRegisterPortable: page-locked for every device, not just the current one

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from headrace.errors import ProtocolError
 from headrace.feed.batch import pytree
 from headrace.feed.batch.row_layout import Layout, decode_layout
-from headrace.feed.batch.slab import Pinning, Slab, SlabLedger
+from headrace.feed.batch.slab import CudaPinning, Slab, SlabPool
 from headrace.feed.client.work_units import Bundle, Slice
 from headrace.feed.identifiers import NO_SLAB, SlabNumber
 from headrace.feed.wire import messages
@@ -55,8 +55,8 @@ class Assembly:
         pinning: page-locks the slabs that the user gets; None for ordinary memory.
     """
 
-    def __init__(self, memory: int, pinning: Pinning | None = None) -> None:
-        self.ledger = SlabLedger(memory, pinning)
+    def __init__(self, memory: int, pinning: CudaPinning | None = None) -> None:
+        self.ledger = SlabPool(memory, pinning)
         self._memory = memory
         self._results: dict[Bundle, _Result] = {}
         self._prepared: set[Bundle] = set()  # those that have slabs
@@ -191,11 +191,11 @@ class Assembly:
         result = self._results.pop(bundle)
         self._prepared.discard(bundle)
         slab = self._merged(bundle)
-        size, ledger = self.ledger[slab].size, self.ledger
+        size, leases = self.ledger[slab].size, self.ledger.leases()
         copied = (
-            ledger.leased_bytes + size > self._memory * _HELD_SHARE
-            or ledger.leased_slabs >= _HELD_SLABS
-            or ledger.wasted_bytes > _WASTED + size
+            sum(lease.slab.size for lease in leases) + size > self._memory * _HELD_SHARE
+            or len(leases) >= _HELD_SLABS
+            or sum(lease.used - lease.bytes for lease in leases) > _WASTED + size
         )
         return self._batches(bundle, result, slab, copied=copied)
 

@@ -6,7 +6,7 @@ import collections
 from dataclasses import dataclass, field
 from typing import Literal
 
-from headrace.feed.batch.slab import Pinning
+from headrace.feed.batch.slab import CudaPinning
 
 MEMORY = 512 << 20
 STALL_SECONDS = 300.0
@@ -64,7 +64,7 @@ class Policy:
     stall_timeout: float = STALL_SECONDS
     memory: int = MEMORY
     prefetch: int | None = None
-    pinning: Pinning | None = None
+    pinning: CudaPinning | None = None
 
 
 @dataclass

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from headrace.errors import FeedError, ProtocolError
-from headrace.feed.batch.slab import SlabLedger
+from headrace.feed.batch.slab import SlabPool
 from headrace.feed.identifiers import NO_ROUTE, RouteNumber, SlabNumber, WorkerNumber
 from headrace.feed.wire import messages
 from headrace.feed.wire.endpoints import NOWHERE, Endpoint
@@ -216,7 +216,7 @@ class WorkerPool(abc.ABC):
         """The pipeline is open on a worker."""
         worker.state = WorkerState.READY
 
-    def offer(self, worker: Worker, ledger: SlabLedger, number: SlabNumber) -> None:
+    def offer(self, worker: Worker, ledger: SlabPool, number: SlabNumber) -> None:
         """Passes a slab on to a worker that has not got it, and has all workers let go of those that are gone."""
         for dropped in ledger.take_dropped():
             for link in self.links():

@@ -168,7 +168,6 @@ class Staging:
     def release(self, number: SlabNumber) -> None:
         """Gives a slab back."""
         self._owners.pop(number, None)
-        self._pool.release(number)
-        for dropped in self._pool.dropped:
+        self._pool.discard(number)
+        for dropped in self._pool.take_dropped():
             self._dropped(dropped)
-        self._pool.dropped.clear()

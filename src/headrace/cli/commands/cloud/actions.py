@@ -74,7 +74,6 @@ def write(files: Mapping[str, bytes], folder: Path, *, update: bool, dry_run: bo
         update, dry_run, output: what the options say.
         then: the command that uses them.
     """
-    from headrace.cli.commands.cloud.actions import write_files
 
     written = write_files(folder, files, update=update, dry_run=dry_run)
     if output == "json":
