@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import copy
 import enum
+import functools
 import re
 import sys
 from collections import OrderedDict, UserDict, defaultdict
@@ -67,17 +68,19 @@ Memory = Callable[[int, int], Bytes]  # given offset and length, the memory of a
 
 
 class _Container(NamedTuple):
-    """A kind of container: how its description begins, its values, and how another one is made.
+    """A kind of container: how it is described, and how another one is made.
 
     Attributes:
         facts: what stands in the description between the kind and the nodes. Raises Refusal.
         parts: the values; of a mapping its keys and its values.
-        like: makes one of the user's own like a given one, with other values.
+        join: makes one of what came from a peer: the facts, and lists of what it holds. None: none comes.
+        like: makes one of the user's own like a given one, with other values. None: `mapped` sees no container in it.
     """
 
     facts: Callable[[Any], list[Any]]
     parts: Callable[[Any], tuple[list[Any], ...]]
-    like: Callable[[Any, list[Any]], Any]
+    join: Callable[..., Any] | None
+    like: Callable[[Any, list[Any]], Any] | None = None
 
 
 def _name_of(base: type) -> Callable[[Any], list[Any]]:
@@ -141,39 +144,36 @@ def _like_dict(value: Any, items: list[Any]) -> Any:
     return clone
 
 
-_CONTAINERS = {
-    "l": _Container(_name_of(list), _items, _like_list),
-    "u": _Container(_name_of(tuple), _items, _like_tuple),
-    "d": _Container(_name_of(dict), _pairs, _like_dict),
-    "o": _Container(_name_of(OrderedDict), _pairs, _like_dict),
-    "f": _Container(_factory_of, _pairs, _like_dict),
-    "n": _Container(lambda value: [records.subclass_name(value), [*value._fields]], _items, _like_tuple),
-    "c": _Container(_record_facts, _fields, records.replaced),
-    "w": _Container(_record_facts, _fields, records.replaced),
-    "?": _Container(_refused, _pairs, _like_dict),  # mappings of other types
-}
-_MAPPINGS = frozenset("dof?")
-_EXACT: dict[Any, str] = {list: "l", tuple: "u", dict: "d", OrderedDict: "o", defaultdict: "f"}
 _FACTORIES: dict[str, Any] = {
     "": None, **{kind.__name__: kind for kind in (list, dict, tuple, set, int, float, complex, bool, str, bytes)}
 }  # fmt: skip
+_PLAINLY: dict[type, Callable[[Any], Any]] = {  # the value of an instance of a subclass, which may say what it likes
+    str: str.__str__,
+    int: int.__pos__,
+    float: float.__pos__,
+    complex: complex.__pos__,
+    bytes: lambda value: bytes.__getitem__(value, slice(None)),
+}
 
 
-def _kind_of(value: Any) -> str:
-    """Returns the kind of a container; empty for everything else."""
-    kind = type(value)
-    if kind in _EXACT or kind in SCALARS:
-        return _EXACT.get(kind, "")
-    if is_array(value) or isinstance(value, np.generic):
-        return ""
-    for base, code in ((OrderedDict, "o"), (defaultdict, "f"), (dict, "d"), (list, "l")):
-        if isinstance(value, base):
-            return code
-    if isinstance(value, tuple):
-        return "n" if hasattr(value, "_fields") else "u"
-    if records.is_record(value):
-        return "w" if isinstance(value, UserDict) else "c"
-    return "?" if isinstance(value, Mapping) else ""
+def _tensor_facts(value: Any) -> list[Any]:
+    torch, kind = sys.modules["torch"], type(value)
+    if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ or value.requires_grad:
+        raise Refusal(
+            f"a {kind.__module__}.{kind.__qualname__} is more than its values, and would lose it on the way",
+            "return its plain tensor: .detach(), or .as_subclass(torch.Tensor)",
+        )
+    return [records.name_of(kind), [*vars(value)]]
+
+
+def _tensor_parts(value: Any) -> tuple[list[Any], ...]:
+    torch = sys.modules["torch"]
+    with torch._C.DisableTorchFunctionSubclass():
+        return ([value.as_subclass(torch.Tensor), *vars(value).values()],)
+
+
+def _scalar_parts(value: Any) -> tuple[list[Any], ...]:
+    return ([next(plain(value) for base, plain in _PLAINLY.items() if isinstance(value, base))],)
 
 
 def _joined(base: Any, *rest: Any) -> Any:
@@ -192,18 +192,40 @@ def _scalar(name: str, values: list[Any]) -> Any:
     return records.make_subclass(type(value), name, value)
 
 
-_JOINED: dict[str, Callable[..., Any]] = {  # makes a container of what came from a peer
-    "l": partial(_joined, list),
-    "u": partial(_joined, tuple),
-    "d": partial(_joined, dict),
-    "o": partial(_joined, OrderedDict),
-    "f": _defaultdict,
-    "n": records.make_namedtuple,
-    "c": records.make_record,
-    "w": records.make_mapping,
-    "k": records.make_tensor,
-    "b": _scalar,
+_CONTAINERS = {
+    "l": _Container(_name_of(list), _items, partial(_joined, list), _like_list),
+    "u": _Container(_name_of(tuple), _items, partial(_joined, tuple), _like_tuple),
+    "d": _Container(_name_of(dict), _pairs, partial(_joined, dict), _like_dict),
+    "o": _Container(_name_of(OrderedDict), _pairs, partial(_joined, OrderedDict), _like_dict),
+    "f": _Container(_factory_of, _pairs, _defaultdict, _like_dict),
+    "n": _Container(
+        lambda value: [records.subclass_name(value), [*value._fields]], _items, records.make_namedtuple, _like_tuple
+    ),
+    "c": _Container(_record_facts, _fields, records.make_record, records.replaced),
+    "w": _Container(_record_facts, _fields, records.make_mapping, records.replaced),
+    "k": _Container(_tensor_facts, _tensor_parts, records.make_tensor),
+    "b": _Container(_name_of(object), _scalar_parts, _scalar),
+    "?": _Container(_refused, _pairs, None, _like_dict),  # mappings of other types
 }
+_MAPPINGS = frozenset("dof?")
+_EXACT: dict[Any, str] = {list: "l", tuple: "u", dict: "d", OrderedDict: "o", defaultdict: "f"}
+
+
+def _kind_of(value: Any) -> str:
+    """Returns the kind of a container; empty for everything else."""
+    kind = type(value)
+    if kind in _EXACT or kind in SCALARS:
+        return _EXACT.get(kind, "")
+    if is_array(value) or isinstance(value, np.generic):
+        return ""
+    for base, code in ((OrderedDict, "o"), (defaultdict, "f"), (dict, "d"), (list, "l")):
+        if isinstance(value, base):
+            return code
+    if isinstance(value, tuple):
+        return "n" if hasattr(value, "_fields") else "u"
+    if records.is_record(value):
+        return "w" if isinstance(value, UserDict) else "c"
+    return "?" if isinstance(value, Mapping) else ""
 
 
 def _place(kind: str, facts: Sequence[Any], keys: Sequence[Any], number: int) -> str:
@@ -261,13 +283,7 @@ class _Describer:
                     "return np.asarray of it, and what else belongs to it (as a mask) as another field",
                 )
             return ["a", _numpy_dtype(value.dtype), list(value.shape), self.place(_raw(value))]
-        if kind in (np.str_, np.bytes_):  # of arrays, which drop zeros at the end
-            return [
-                "b",
-                f"numpy:{kind.__name__}",
-                [self._scalar(str.__str__(value) if kind is np.str_ else bytes(value))],
-            ]
-        if isinstance(value, np.generic):
+        if isinstance(value, np.generic) and kind not in (np.str_, np.bytes_):  # of arrays, which drop zeros at the end
             array = np.asarray(value)
             return ["s", _numpy_dtype(array.dtype), self.place(_raw(array))]
         if kind in CONTAINERS:
@@ -276,14 +292,8 @@ class _Describer:
                 return plain
         if isinstance(value, enum.Enum):
             return self._member(value)
-        code = _kind_of(value)
-        if code:
-            return self._container(code, value, depth)
-        for base in (str, int, float, complex, bytes):
-            if isinstance(value, base):
-                name, plainly = records.subclass_name(value), _PLAINLY[base]
-                return ["b", name, [self._scalar(plainly(value))]]
-        return _refused(value)
+        code = _kind_of(value) or ("b" if isinstance(value, tuple(_PLAINLY)) else "?")
+        return self._container(code, value, depth)
 
     def _nodes(self, values: Sequence[Any], depth: int, place: Callable[[int], str]) -> list[Node]:
         nodes: list[Node] = []
@@ -333,17 +343,8 @@ class _Describer:
 
     def _tensor(self, value: Any, depth: int) -> Node:
         torch = sys.modules["torch"]
-        kind = type(value)
-        if kind is not torch.Tensor:
-            if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ or value.requires_grad:
-                raise Refusal(
-                    f"a {kind.__module__}.{kind.__qualname__} is more than its values, and would lose it on the way",
-                    "return its plain tensor: .detach(), or .as_subclass(torch.Tensor)",
-                )
-            with torch._C.DisableTorchFunctionSubclass():
-                plain = value.as_subclass(torch.Tensor)
-            facts, attributes = [records.name_of(kind), [*vars(value)]], [plain, *vars(value).values()]
-            return ["k", *facts, self._nodes(attributes, depth + 1, partial(_place, "k", facts, ()))]
+        if type(value) is not torch.Tensor:
+            return self._container("k", value, depth)
         if value.is_nested or value.layout is not torch.strided or value.device.type != "cpu" or value.is_quantized:
             seen = f"{value.dtype}, {'nested' if value.is_nested else value.layout} on {value.device}"
             raise Refusal(f"only dense CPU tensors can travel, got {seen}")
@@ -353,15 +354,6 @@ class _Describer:
             flat = flat.clone(memory_format=torch.contiguous_format)
         raw: Bytes = flat.view(torch.uint8).numpy() if flat.numel() else np.empty(0, np.uint8)
         return ["t", str(value.dtype).removeprefix("torch."), list(value.shape), self.place(raw)]
-
-
-_PLAINLY: dict[type, Callable[[Any], Any]] = {  # the value of an instance of a subclass, which may say what it likes
-    str: str.__str__,
-    int: int.__pos__,
-    float: float.__pos__,
-    complex: complex.__pos__,
-    bytes: lambda value: bytes.__getitem__(value, slice(None)),
-}
 
 
 def _raw(array: NDArray[Any]) -> Bytes:
@@ -465,11 +457,12 @@ class _Rebuilder:
             return _LEAVES[kind](self, *rest)
         if kind in _VALUES:
             return _VALUES[kind](*rest)
-        if kind not in _JOINED:
+        join = _CONTAINERS[kind].join if kind in _CONTAINERS else None
+        if join is None:
             raise ProtocolError(f"an unknown kind of node in a batch description: {kind!r}")
         lists = 2 if kind in _MAPPINGS else 1
         parts = [[self.tree(child, depth + 1) for child in part] for part in rest[-lists:]]
-        return _JOINED[kind](*rest[:-lists], *parts)
+        return join(*rest[:-lists], *parts)
 
     def _bytes(self, itemsize: int, shape: Sequence[int], offset: int, memory: Memory | None = None) -> Bytes:
         count = itemsize
@@ -484,31 +477,19 @@ class _Rebuilder:
     def _plain(self, marks: plain_values.Marks, length: int, offset: int) -> Any:
         return plain_values.decode(self._bytes(1, [length], offset).data, marks)
 
-    def _array(self, dtype: str, shape: Sequence[int], offset: int) -> NDArray[Any]:
-        kind = _checked_dtype(dtype)
+    def _array(self, dtype: str, shape: Sequence[int], offset: int) -> Any:
+        kind = dtype_of(dtype)
         raw = self._bytes(kind.itemsize, shape, offset, self.memory)
         self.size += raw.size
-        return raw.view(kind).reshape(shape)
+        return viewed(raw, kind, shape)
 
     def _scalar(self, dtype: str, offset: int) -> Any:
-        kind = _checked_dtype(dtype)
+        kind = dtype_of(dtype)
         return self._bytes(kind.itemsize, [], offset).view(kind)[0]
-
-    def _tensor(self, dtype: str, shape: Sequence[int], offset: int) -> Any:
-        import torch
-
-        kind = getattr(torch, dtype)
-        if not isinstance(kind, torch.dtype) or dtype.startswith("q"):  # quantized ones are more than their bytes
-            raise ProtocolError(f"an unknown torch dtype in a batch description: {dtype!r}")
-        raw = self._bytes(kind.itemsize, shape, offset, self.memory)
-        self.size += raw.size
-        if raw.size == 0:
-            return torch.empty(tuple(shape), dtype=kind)
-        return torch.from_numpy(raw).view(kind).reshape(tuple(shape))
 
 
 _LEAVES: dict[str, Callable[..., Any]] = {  # makes a leaf of what came from a peer, and of the block
-    "t": _Rebuilder._tensor,
+    "t": _Rebuilder._array,
     "a": _Rebuilder._array,
     "s": _Rebuilder._scalar,
     "m": _Rebuilder._plain,
@@ -523,10 +504,30 @@ _VALUES: dict[str, Callable[..., Any]] = {  # makes a value of what came from a 
 LEAVES, VALUES = frozenset(_LEAVES), frozenset(_VALUES)
 
 
-def _checked_dtype(dtype: Any) -> np.dtype[Any]:
-    if not isinstance(dtype, str) or not _DTYPE.fullmatch(dtype):
-        raise ProtocolError(f"a dtype that cannot travel in a batch description: {dtype!r}")
-    return np.dtype(dtype)
+@functools.lru_cache(maxsize=256)
+def dtype_of(name: str) -> Any:
+    """Returns NumPy's or torch's dtype of a name in a description. Raises ProtocolError if there is none."""
+    if name[0] in "<>|=":
+        if not _DTYPE.fullmatch(name):
+            raise ProtocolError(f"a dtype that cannot travel in a batch description: {name!r}")
+        return np.dtype(name)
+    import torch
+
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype) or name.startswith("q"):  # quantized ones are more than their bytes
+        raise ProtocolError(f"an unknown torch dtype in a batch description: {name!r}")
+    return dtype
+
+
+def viewed(raw: Bytes, dtype: Any, shape: Sequence[int]) -> Any:
+    """Returns bytes as an array or tensor of a dtype: a view of them."""
+    if isinstance(dtype, np.dtype):
+        return raw.view(dtype).reshape(shape)
+    import torch
+
+    return (
+        torch.from_numpy(raw).view(dtype).reshape(tuple(shape)) if raw.size else torch.empty(tuple(shape), dtype=dtype)
+    )
 
 
 # Descriptions
@@ -582,6 +583,7 @@ def mapped(tree: Any, function: Callable[[Any], Any], *, whole: str = "pin_memor
     if not kind or hasattr(tree, whole) or (kind == "?" and not isinstance(tree, MutableMapping)):
         return function(tree)
     container = _CONTAINERS[kind]
+    assert container.like is not None, "of what `_kind_of` knows"
     return container.like(tree, [mapped(item, function, whole=whole) for item in container.parts(tree)[-1]])
 
 

@@ -95,7 +95,7 @@ def subclass_name(value: Any) -> str:
             f"a {_full_name(kind)} with attributes, which would be lost: {', '.join(lost)}",
             "return a dataclass, or a dict with these as items",
         )
-    if kind is not _torch_size() and not kind.__flags__ & _DEFINED_IN_PYTHON:
+    if kind not in _of_c() and not kind.__flags__ & _DEFINED_IN_PYTHON:
         raise Refusal(f"a {_full_name(kind)} cannot travel between processes", "return its values as a list or dict")
     return name_of(kind)
 
@@ -109,9 +109,10 @@ def _full_name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _torch_size() -> Any:
+def _of_c() -> tuple[Any, ...]:
+    """Returns the subclasses of Python's own types, written in C, that are known: they make their instances."""
     torch = sys.modules.get("torch")
-    return torch.Size if torch is not None else None
+    return (np.str_, np.bytes_, *([torch.Size] if torch is not None else ()))
 
 
 def replaced(value: Any, values: Sequence[Any]) -> Any:
@@ -163,7 +164,7 @@ def make_subclass(base: type, name: str, content: Any) -> Any:
         content: of type `base`.
     """
     found = _imported(name)
-    if found is not None and found in (_torch_size(), np.str_, np.bytes_) and issubclass(found, base):
+    if found is not None and found in _of_c() and issubclass(found, base):
         made_by_itself: Any = found
         return made_by_itself(content)
     if found is None or not issubclass(found, base) or issubclass(found, enum.Enum):

@@ -12,21 +12,23 @@ no layout: `Uneven`. Then the whole batch is collated at once, with the collate 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import ProtocolError
-from headrace.feed.batch.pytree import LEAVES, MAX_DEPTH, Bytes, Node, align, describe
-from headrace.feed.batch.records import name_of
+from headrace.errors import PipelineError, ProtocolError
+from headrace.feed.batch.pytree import VALUES, Bytes, Node, align, describe, dtype_of, viewed
 from headrace.feed.batch.tensors import is_tensor
 
 MAX_LEAVES = 10_000
 _STACK_BYTES = 128 << 10  # small rows are collected up to this size and stacked in one call
-_KEYS = frozenset({str, int, bool})  # types of keys of samples that are written row by row
+_STACKED = "biufc"  # kinds of dtypes of arrays that are stacked
+_CONTAINERS = {"l": 2, "u": 2, "d": 3, "n": 4}  # lengths of their nodes: those of a subclass are longer
+_EMPTY = (b"\x80", b"\x90")  # a dict, a list or tuple
 _PLAIN_ARRAYS = (np.ndarray, np.memmap)  # whose values are just their bytes
 
 
@@ -43,13 +45,7 @@ class Table(msgspec.Struct, frozen=True, array_like=True):
 
     def rows(self, raw: NDArray[np.uint8], count: int) -> Any:
         """Returns bytes as a tensor or array of `count` rows, a view of them."""
-        shape = (count, *self.row_shape)
-        if self.dtype[0] in "<>|=":
-            return raw.view(self.dtype).reshape(shape)
-        import torch
-
-        dtype = getattr(torch, self.dtype)
-        return torch.from_numpy(raw).view(dtype).reshape(shape) if raw.size else torch.empty(shape, dtype=dtype)
+        return viewed(raw, dtype_of(self.dtype), (count, *self.row_shape))
 
 
 class Layout(msgspec.Struct, frozen=True, array_like=True):
@@ -101,8 +97,9 @@ class Layout(msgspec.Struct, frozen=True, array_like=True):
         if kind in ("t", "a"):
             table = self.tables[node[1]]
             return [kind, table.dtype, [rows, *table.row_shape], offsets[node[1]]]
-        children = [self._fill(child, offsets, rows) for child in node[-1]]
-        return [*node[:-1], children]
+        if kind in VALUES:
+            return list(node)
+        return [*node[:-1], [self._fill(child, offsets, rows) for child in node[-1]]]
 
     def targets(self, block: Bytes, rows: int) -> list[Any]:
         """Returns the rows of each table in the block of a batch, as tensors and arrays: views of it."""
@@ -152,53 +149,27 @@ def learn(sample: Any, collate: Callable[[list[Any]], Any]) -> Layout:
 def _learn(sample: Any, collate: Callable[[list[Any]], Any], rows: int) -> Layout:
     tables: list[Table] = []
     try:
-        collated = collate([sample] * rows)
-    except (TypeError, ValueError, RuntimeError):
+        node, _, _ = describe(collate([sample] * rows))
+    except (TypeError, ValueError, RuntimeError, PipelineError):
         raise Uneven from None  # its own words, for the whole batch
-    return Layout(_node(collated, tables, 0, rows), tuple(tables))
+    return Layout(_tabled(node, tables, rows), tuple(tables))
 
 
-def _node(value: Any, tables: list[Table], depth: int, rows: int) -> Node:
-    if depth > MAX_DEPTH:
-        raise Uneven  # it is refused in words, as a whole
-
-    def nodes(values: Iterable[Any]) -> list[Node]:
-        return [_node(item, tables, depth + 1, rows) for item in values]
-
-    if is_tensor(value):
-        if value.shape[:1] != (rows,) or value.device.type != "cpu" or not _is_plain(value):
+def _tabled(node: Node, tables: list[Table], rows: int) -> Node:
+    """Returns the description of a batch of some rows with its leaves in tables. Raises Uneven."""
+    kind, *_, last = node
+    if kind in ("t", "a"):
+        _, dtype, shape, _ = node
+        table = Table(dtype, tuple(shape[1:]), math.prod(shape[1:]) * dtype_of(dtype).itemsize)
+        if shape[:1] != [rows] or (kind == "a" and dtype[1] not in _STACKED):
             raise Uneven
-        shape = tuple(value.shape[1:])
-        tables.append(Table(str(value.dtype).removeprefix("torch."), shape, value[0].numel() * value.element_size()))
-        return ["t", len(tables) - 1]
-    if isinstance(value, np.ndarray):
-        if type(value) is not np.ndarray or value.shape[:1] != (rows,) or value.dtype.kind not in "biufc":
-            raise Uneven
-        tables.append(Table(value.dtype.str, value.shape[1:], value[0].nbytes))
-        return ["a", len(tables) - 1]
-    if type(value) is dict and {*map(type, value)} <= _KEYS:
-        keys = [describe(key)[0] for key in value]
-        if any(key[0] in LEAVES for key in keys):  # long ones
-            raise Uneven
-        return ["d", keys, nodes(value.values())]
-    if type(value) is list:
-        return ["l", nodes(value)]
-    if type(value) is tuple:
-        return ["u", nodes(value)]
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return [
-            "n",
-            name_of(type(value)),
-            list(value._fields),
-            nodes(value),
-        ]
-    raise Uneven
-
-
-def _is_plain(tensor: Any) -> bool:
-    import torch
-
-    return type(tensor) is torch.Tensor and tensor.layout is torch.strided and not tensor.is_nested
+        tables.append(table)
+        return [kind, len(tables) - 1]
+    if node[0] == "p" and last in _EMPTY:
+        return node
+    if _CONTAINERS.get(kind) != len(node) or (kind == "d" and not {key[0] for key in node[1]} <= VALUES):
+        raise Uneven
+    return [*node[:-1], [_tabled(child, tables, rows) for child in last]]
 
 
 class LayoutCache:
@@ -324,7 +295,7 @@ def join_arrays(column: Sequence[NDArray[Any]], target: NDArray[Any]) -> None:
 def stacks_at_once(column: Sequence[Any]) -> bool:
     """Whether torch stacks such leaves as NumPy does: equal arrays whose values are numbers."""
     first = column[0]
-    if not all(type(array) in _PLAIN_ARRAYS for array in column) or first.dtype.kind not in "biufc":
+    if not all(type(array) in _PLAIN_ARRAYS for array in column) or first.dtype.kind not in _STACKED:
         return False
     alike = {array.dtype for array in column} == {first.dtype} and {array.shape for array in column} == {first.shape}
     return alike and first.dtype.isnative and first.size > 0 and _as_torch_takes(column)
