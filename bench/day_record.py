@@ -80,9 +80,8 @@ def serve(segments: int, hosts: int) -> None:
 def fetch(run_id: str, bundled: bool, delay: float) -> dict[str, float | int | bool]:
     """Fetches the record into a new folder. Returns what that took."""
     from headrace.instance.storage import Store
-    from headrace.runs.segment_bundles import BUNDLES
     from headrace.runs.segment_reader import RecordCopy, open_copy
-    from headrace.runs.segments import find_record
+    from headrace.runs.segments import BUNDLES, find_record
 
     requests: Counter[str] = Counter()
 

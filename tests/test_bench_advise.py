@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from bench.advise.accuracy import CALIBRATION, CLUSTERS, Outcome, judge, pools, summary, table
 
-from headrace.insight.advise.measured_inputs import GroupFacts, Measured
+from headrace.insight.advise.calibrate import GroupFacts, Measured
 from headrace.insight.figures.figure import Window
 from headrace.insight.performance_model import Workload, exactly, predict
 

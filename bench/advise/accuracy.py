@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 
 import msgspec
 
+from headrace.insight.advise.calibrate import Measured
 from headrace.insight.advise.clusters import own_pools, widened
-from headrace.insight.advise.measured_inputs import Measured
 from headrace.insight.performance_model import Pool, Prediction, Range, predict
 
 BANDWIDTH = "200mbit"

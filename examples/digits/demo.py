@@ -24,7 +24,7 @@ from rich.table import Table
 import prepare
 from headrace import insight
 from headrace.errors import HeadraceError, UsageError
-from headrace.insight.cost.billing import amount
+from headrace.insight.billing import amount
 from headrace.job import load_job
 from headrace.runs import Run, RunPaths
 

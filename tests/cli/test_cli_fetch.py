@@ -13,7 +13,7 @@ import pytest
 from command_line import Cli, Imported
 
 from flaky_s3 import flaky
-from headrace.cli.commands import artefacts
+from headrace.cli.commands import output
 from headrace.instance.storage import Store
 from headrace.runs import EventWriter, LogWriter, RunPaths, Status, Stream, create_run, list_runs
 from headrace.runs.events import JobStarted, RunFinished
@@ -191,5 +191,5 @@ def test_a_copy_that_is_followed_says_for_how_long_nothing_new_has_come(capsys: 
             cursor = WriterCursor("1", time.time() - self.ages.pop(0), last=not self.ages)
             return Copied("s3://bkt/runs/far", "engine", {"engine": cursor})
 
-    artefacts._follow(cast("RecordCopy", Copy(2, 31, 40, 61, 90, 1, 31, 1)), 0.0)
+    output._follow(cast("RecordCopy", Copy(2, 31, 40, 61, 90, 1, 31, 1)), 0.0)
     assert [line.split()[-2] for line in capsys.readouterr().err.splitlines()] == ["31", "61", "31"]

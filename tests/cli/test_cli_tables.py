@@ -17,11 +17,11 @@ from rich.cells import cell_len
 from test_cli_runs import make
 
 from headrace.cli.main import invoke
+from headrace.cli.views.run_tables import metrics_document
 from headrace.cli.views.table import Columns, console
 from headrace.cli.views.table import show as show_document
-from headrace.cli.views.timeseries_tables import metrics_document
+from headrace.insight.charts import Chart, Line, Metrics
 from headrace.insight.render.document import Sentence, Table, document, section, table
-from headrace.insight.timeseries.chart_data import Chart, Line, Metrics
 from headrace.runs import Damage, EventWriter, event_text
 from headrace.runs.events import LeftOut, MetricsLeftOut
 

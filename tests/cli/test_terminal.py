@@ -28,7 +28,7 @@ from headrace.runs import (
     create_run,
 )
 from headrace.runs.events import ChannelProgress, DataWorkerLost, ProgramExited
-from headrace.runs.lifecycle import run_finished
+from headrace.runs.state import run_finished
 
 A, B = Stream("dnn", "algo-1", "0"), Stream("dnn", "algo-1", "1")
 

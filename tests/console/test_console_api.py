@@ -23,8 +23,8 @@ from made_runs import DATA, DNN, lost_host, make_run, write_log
 from page_server import COMMAND, Ui, start_ui
 
 from headrace.cli.main import invoke
-from headrace.console import live
-from headrace.console.live import FRESH, news_of
+from headrace.console import app
+from headrace.console.app import FRESH, news_of
 from headrace.grid.grid_record import GridRecord
 from headrace.grid.journal import Journal
 from headrace.grid.read_grid import FILE
@@ -422,16 +422,16 @@ def test_reading_a_journal_that_nobody_writes_is_no_news_of_its_grid(tmp_path: P
     with contextlib.closing(Journal(path, create=True)) as journal:
         journal.begin(GridRecord("quiet", "/nowhere/array.yaml", "d", 1.0, ()))
     log = path.with_name(f"{path.name}-wal")
-    before = live._stamp(path)[0]
+    before = app._stamp(path)[0]
     with contextlib.closing(sqlite3.connect(path)) as reader:
         assert reader.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] > 0
         assert log.exists(), "a reader makes a log"
-        assert live._stamp(path)[0] == before
+        assert app._stamp(path)[0] == before
     assert not log.exists()
-    assert live._stamp(path)[0] == before
+    assert app._stamp(path)[0] == before
     with contextlib.closing(Journal(path)) as journal:
         journal.finish(2.0)
-        assert live._stamp(path)[0] != before
+        assert app._stamp(path)[0] != before
 
 
 def test_a_write_in_the_same_tick_as_the_one_before_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -442,7 +442,7 @@ def test_a_write_in_the_same_tick_as_the_one_before_is_seen(tmp_path: Path, monk
     look = news_of(path)
     with contextlib.closing(Journal(path, create=True)) as journal:
         journal.begin(GridRecord("quick", "/nowhere/array.yaml", "d", 1.0, ()))
-        monkeypatch.setattr(live, "_stamp", lambda path, told=live._stamp: ("the same", told(path)[1]))
+        monkeypatch.setattr(app, "_stamp", lambda path, told=app._stamp: ("the same", told(path)[1]))
         before = look()
         assert look() == before
         assert not before.last
@@ -452,4 +452,4 @@ def test_a_write_in_the_same_tick_as_the_one_before_is_seen(tmp_path: Path, monk
         assert after.id != before.id
     long_ago = time.time() - 2 * FRESH
     os.utime(path, (long_ago, long_ago))
-    assert not live._stamp(path)[1], "it is read no more while nobody writes"
+    assert not app._stamp(path)[1], "it is read no more while nobody writes"

@@ -16,7 +16,7 @@ from effort import SOAK
 from sagemaker_loop import BUCKET, IMAGE, Loop, open_loop, open_service
 
 from batch_grids import WHEEL, write_grid
-from headrace.cli.commands.cloud.actions import write_files
+from headrace.cli.options import write_files
 from headrace.grid.batch.grid_bundle import GRID, read_frozen_grid
 from headrace.grid.batch.submit_array import BatchExport, export_batch
 from headrace.grid.load_grid import load_grid

@@ -13,7 +13,7 @@ import pytest
 from stage import groups, text
 
 from headrace.runs import Status
-from headrace.runs.disk.unkept_files import files_of
+from headrace.runs.disk_use import files_of
 from headrace.runs.events import FilesLeft
 from needs import require
 

@@ -8,7 +8,7 @@ from run_places import WITHOUT_TORCH
 from stage import Stage, groups, text
 
 from headrace import insight
-from headrace.insight.verdicts.thresholds import VerdictName
+from headrace.insight.evidence import VerdictName
 from headrace.runs import Status
 
 pytestmark = [pytest.mark.namespaces, pytest.mark.timeout(600)]

@@ -19,7 +19,7 @@ import yaml
 from botocore.validate import validate_parameters
 
 from batch_grids import BATCH, SEED, exported, write_grid
-from headrace.cli.commands.cloud.actions import write_files
+from headrace.cli.options import write_files
 from headrace.errors import HeadraceError, JobInvalid
 from headrace.grid.batch.batch_requests import EXITS, retry_strategy
 from headrace.grid.batch.grid_bundle import GRID, JOBS, line_of, read_frozen_grid, read_job

@@ -14,7 +14,7 @@ from botocore.stub import Stubber
 from click.testing import CliRunner
 
 from batch_grids import SEED, exported, write_grid
-from headrace.cli.commands.grid.batch import copy, submit
+from headrace.cli.commands.grid_batch import copy, submit
 from headrace.cloud.aws_calls import Aws
 from headrace.cloud.stacks import Outcome, Stacks
 from headrace.errors import UsageError

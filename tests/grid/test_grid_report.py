@@ -40,8 +40,8 @@ from headrace.grid.grid_report import (
 from headrace.grid.journal import Journal
 from headrace.grid.read_grid import journal_path
 from headrace.grid.read_report import list_grids, run_figures, with_running_costs, without_objective
+from headrace.insight.render.document import markdown
 from headrace.insight.render.html import page as html_page
-from headrace.insight.render.markdown import markdown
 from headrace.runs import Cause, CauseKind, MetricWriter, Status, Stream, ValueSecond, create_run
 from headrace.runs.events import HostStarted, InstancesStarted, SecondaryStatus, StatusChanged
 

@@ -20,9 +20,8 @@ from headrace.instance.launch_plan import read_certificates
 from headrace.instance.storage import Store
 from headrace.runs import RunPaths
 from headrace.runs.record_pieces import PieceMissing
-from headrace.runs.segment_bundles import COUNT
 from headrace.runs.segment_writer import SegmentWriter
-from headrace.runs.segments import Piece
+from headrace.runs.segments import COUNT, Piece
 from objectstore import ObjectStore
 
 LOG = "logs/dnn/algo-2/0.log"

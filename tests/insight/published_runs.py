@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from headrace.catalog.instance_types import shape, speed
-from headrace.insight.advise.measured_inputs import published_bandwidth
+from headrace.insight.advise.calibrate import published_bandwidth
 from headrace.insight.performance_model import Pool, Prediction, Range, Workload, predict
 
 

@@ -7,10 +7,9 @@ import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from headrace.insight.charts import Metrics, report_charts
 from headrace.insight.figures.columns import Columns, read_columns
-from headrace.insight.reports.run_report import Report
-from headrace.insight.timeseries.chart_data import Metrics
-from headrace.insight.timeseries.charts import report_charts
+from headrace.insight.run_report import Report
 from headrace.runs import (
     Cause,
     EventWriter,

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from headrace.insight.doctor.offload_decision import (
+from headrace.insight.evidence import WORTH
+from headrace.insight.offload_decision import (
     HEADROOM,
     HYBRID,
     Advice,
@@ -18,7 +19,6 @@ from headrace.insight.doctor.offload_decision import (
     local_capacity,
 )
 from headrace.insight.performance_model import Pool, Workload, exactly, predict, rate
-from headrace.insight.verdicts.thresholds import WORTH
 
 FAST = Transfer(batches=100, bytes=1_000_000, seconds=0.0001, trainer_cpu=0.00001, worker_cpu=0.00001)
 

@@ -16,19 +16,18 @@ from recorded_runs import FEED, columns_of, feed, host, loader, record
 from recorded_runs import rank as recorded_rank
 
 from headrace.catalog.prices import Price, cost, price_of
-from headrace.cli.views.advise_tables import advice_document, milliseconds
+from headrace.cli.views.cost_tables import advice_document, milliseconds
 from headrace.cli.views.table import show
 from headrace.errors import UsageError
 from headrace.insight import VerdictName, cost_report, report
 from headrace.insight.advise.advisor import DEFAULT_TYPES, Advised, _other_step, advised, judge_clusters
-from headrace.insight.advise.calibrate import measure
+from headrace.insight.advise.calibrate import GroupFacts, Measured, measure
 from headrace.insight.advise.clusters import SAME, Candidate, cores_per_vcpu, frontier
-from headrace.insight.advise.measured_inputs import GroupFacts, Measured
-from headrace.insight.cost.billing import age_text, amount
+from headrace.insight.billing import age_text, amount
+from headrace.insight.evidence import CROWDED, LEAST_RECORDS
 from headrace.insight.figures.figure import Figure, Window
 from headrace.insight.figures.run_files import PlannedGroup
 from headrace.insight.performance_model import Range, Workload, exactly
-from headrace.insight.verdicts.thresholds import CROWDED, LEAST_RECORDS
 from headrace.runs import HostSecond, LoaderSecond, ServiceSecond, Stream, WorkerSecond
 
 TRAINER, DATA = "ml.g5.xlarge", "ml.c5.xlarge"

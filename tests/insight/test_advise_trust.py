@@ -25,17 +25,15 @@ from test_advise import (
 )
 
 from headrace.cli.verify_advice import unverified
-from headrace.cli.views.advise_tables import advice_document, milliseconds
+from headrace.cli.views.cost_tables import advice_document, milliseconds
 from headrace.cli.views.table import show
-from headrace.insight.advise.advice_text import MISSED, explains
 from headrace.insight.advise.advisor import Advised, judge_clusters
-from headrace.insight.advise.calibrate import measure
-from headrace.insight.advise.clusters import Candidate, bandwidth_of
-from headrace.insight.advise.measured_inputs import FULL, MEGABIT, Measured, carried, published_bandwidth, with_links
+from headrace.insight.advise.calibrate import FULL, MEGABIT, Measured, carried, measure, published_bandwidth, with_links
+from headrace.insight.advise.clusters import MISSED, Candidate, bandwidth_of, explains
+from headrace.insight.evidence import LINK_BUSY, NEXT, NEXT_IDLE, VerdictName
 from headrace.insight.figures.columns import Key, Table
 from headrace.insight.performance_model import Range
-from headrace.insight.verdicts.decide import Verdict
-from headrace.insight.verdicts.thresholds import LINK_BUSY, NEXT, NEXT_IDLE, VerdictName
+from headrace.insight.verdict import Verdict
 from headrace.runs import Stream, WorkerSecond
 
 FEED = Stream("data", "algo-1", "feed")

@@ -11,11 +11,11 @@ import pytest
 from recorded_runs import columns_of
 
 from headrace.insight import CostReport, cost_report, project
-from headrace.insight.cost.cost_report import cost_of
 from headrace.insight.figures.columns import Floats, Table
 from headrace.insight.figures.figure import FORMULAS, Figure, Window
 from headrace.insight.figures.loaders import Training, training_of
 from headrace.insight.figures.run_files import PlannedBudget, PlannedGroup, PlannedJob
+from headrace.insight.run_cost import cost_of
 from headrace.runs import EventWriter, LoaderSecond, MetricWriter, Run, Status, Stream, create_run, state_of
 from headrace.runs.events import (
     AttemptBilled,

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from headrace.insight.doctor.doctor_report import float_note, gain_note
-from headrace.insight.doctor.probe_records import Batch
+from headrace.insight.doctor_report import Batch, float_note, gain_note
 from headrace.measuring.facts import describe
 
 

@@ -3,7 +3,7 @@
 import msgspec
 from recorded_runs import columns_of
 
-from headrace.insight.figures.data_workers import server_reports
+from headrace.insight.figures.loaders import server_reports
 from headrace.runs import Stream
 from headrace.runs.metric_records import ServiceSecond
 

@@ -8,8 +8,15 @@ from itertools import pairwise
 
 import pytest
 
-from headrace.insight.figures.figure import Confidence
-from headrace.insight.figures.noise import LEAST_FREEDOM, LEAST_VALUES, as_noisy, confidence_of_ratio, differ, t95
+from headrace.insight.figures.figure import (
+    LEAST_FREEDOM,
+    LEAST_VALUES,
+    Confidence,
+    as_noisy,
+    confidence_of_ratio,
+    differ,
+    t95,
+)
 
 
 def step_times(generator: random.Random, count: int, resemblance: float, kind: str, mean: float = 100.0) -> list[float]:

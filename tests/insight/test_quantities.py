@@ -14,11 +14,18 @@ from recorded_runs import HOSTS, START, columns_of, host, rank, record
 from headrace.cli.views.run_screen import Progress
 from headrace.insight import FORMULAS, cost_report, report
 from headrace.insight.advise.calibrate import measure
-from headrace.insight.figures import quantities
-from headrace.insight.figures.columns import Columns, Table, read_columns
-from headrace.insight.figures.quantities import DATA_WAIT, QUEUE, SAMPLES_PER_SECOND, Quantity
+from headrace.insight.charts import Grid, metrics
+from headrace.insight.figures import columns
+from headrace.insight.figures.columns import (
+    DATA_WAIT,
+    QUEUE,
+    SAMPLES_PER_SECOND,
+    Columns,
+    Quantity,
+    Table,
+    read_columns,
+)
 from headrace.insight.figures.run_files import planned_job
-from headrace.insight.timeseries.charts import Grid, metrics
 from headrace.runs import LoaderSecond, Metric, Run, Stream, ValueSecond
 
 SEED = 40
@@ -83,7 +90,7 @@ def test_the_costs_of_a_sample_and_of_a_step_follow_from_the_figures_of_the_repo
 
 
 def test_every_quantity_that_makes_a_figure_has_its_formula() -> None:
-    declared = [value for value in vars(quantities).values() if isinstance(value, Quantity)]
+    declared = [value for value in vars(columns).values() if isinstance(value, Quantity)]
     assert len(declared) > 25
     assert {one.name for one in declared} <= FORMULAS.keys()
 

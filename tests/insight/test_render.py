@@ -12,12 +12,11 @@ import pytest
 from recorded_runs import FEED, START, feed, host, loader, rank, read_charts, record
 
 from headrace.insight import Comparison, Report, compare, report
+from headrace.insight.charts import MOST_POINTS, Line, Metrics, report_charts
 from headrace.insight.figures.columns import Columns
-from headrace.insight.figures.figure import Confidence, Figure, Spread
-from headrace.insight.figures.noise import differ
-from headrace.insight.render.document import Cell
+from headrace.insight.figures.figure import Confidence, Figure, Spread, differ
+from headrace.insight.render.document import Cell, markdown
 from headrace.insight.render.html import page as html_page
-from headrace.insight.render.markdown import markdown
 from headrace.insight.render.plain_text import number, quantity, spread
 from headrace.insight.render.run_documents import (
     compared_table,
@@ -29,8 +28,6 @@ from headrace.insight.render.run_documents import (
     stacked_tables,
 )
 from headrace.insight.render.svg import HEIGHT, WIDTH, Trace, chart, compared_charts, nice_ticks, run_charts
-from headrace.insight.timeseries.chart_data import Line, Metrics
-from headrace.insight.timeseries.charts import MOST_POINTS, report_charts
 from headrace.runs import Cause, CauseKind, GpuUse, LoaderSecond, Metric, Run, Status, Stream, ValueSecond
 
 HOSTS = {Stream("dnn_group", "algo-2", "host"): host(0.9), Stream("data_group", "algo-1", "host"): host(0.4)}

@@ -11,7 +11,7 @@ import pytest
 
 from headrace.errors import UsageError
 from headrace.insight import FORMULAS, Comparison, Report, compare, cost_report, report
-from headrace.insight.advise.advice_text import first_of_all
+from headrace.insight.advise.clusters import first_of_all
 from headrace.insight.figures.figure import percentile, spread_of
 from headrace.insight.figures.run_files import absent, why_unread
 from headrace.insight.render.html import page

@@ -13,8 +13,8 @@ from recorded_runs import FEED, feed, host, loader, rank, record
 from headrace.grid.controller.attempt_runner import cost_so_far
 from headrace.insight import report, run_cache
 from headrace.insight.advise.advisor import advised
-from headrace.insight.cost.cost_report import cost_report
 from headrace.insight.run_cache import RunCache
+from headrace.insight.run_cost import cost_report
 from headrace.runs import EventWriter, MetricWriter, Run, RunPaths, Status, Stream, adopt, create_run
 from headrace.runs.events import HostReleased, InstancesStarted, RunFinished, SecondaryStatus, StatusChanged
 

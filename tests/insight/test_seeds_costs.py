@@ -12,9 +12,9 @@ import pytest
 from recorded_runs import columns_of
 
 from headrace.catalog.prices import cost, price_of
-from headrace.insight.cost.cost_report import CostReport, cost_of
 from headrace.insight.figures.loaders import training_of
 from headrace.insight.figures.run_files import PlannedGroup, PlannedJob
+from headrace.insight.run_cost import CostReport, cost_of
 from headrace.runs import LoaderSecond, Status, Stream, state_of
 from headrace.runs.events import InstancesStarted, JobStarted, RunFinished
 

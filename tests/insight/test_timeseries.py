@@ -10,11 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.insight.charts import (
+    MOST_POINTS,
+    Grid,
+    Metrics,
+    extremes,
+    metrics,
+    present,
+    ratio,
+    sums,
+    width_for,
+)
 from headrace.insight.figures.columns import Columns
-from headrace.insight.reports.timeline import timeline
-from headrace.insight.timeseries.chart_data import Metrics
-from headrace.insight.timeseries.charts import MOST_POINTS, Grid, extremes, metrics, present, ratio, sums, width_for
+from headrace.insight.timeline import timeline
 from headrace.runs import GpuUse, HostSecond, LoaderSecond, Metric, Status, Stream, ValueSecond, WorkerSecond, state_of
+from headrace.runs.describe import GroupLine
 from headrace.runs.events import (
     AttemptStarted,
     DataWorkerLost,
@@ -29,7 +39,6 @@ from headrace.runs.events import (
     RunFinished,
 )
 from headrace.runs.metric_records import ServiceSecond
-from headrace.runs.run_listing import GroupLine
 
 T = 1000.0
 RANKS = [Stream("dnn", "algo-1", "0"), Stream("dnn", "algo-2", "1")]

@@ -9,10 +9,10 @@ import pytest
 from recorded_runs import columns_of
 
 from headrace.agent.metrics.counters import busy_seconds
+from headrace.insight.evidence import crowded
 from headrace.insight.figures.figure import FORMULAS, Figure, Window
 from headrace.insight.figures.host_usage import GroupReport, UseFigures, group_report
-from headrace.insight.reports.run_report import value_reports
-from headrace.insight.verdicts.evidence import crowded
+from headrace.insight.run_report import value_reports
 from headrace.processes.process_table import TICKS
 from headrace.runs import GpuUse, HostSecond, Stream, ValueSecond
 

@@ -14,12 +14,7 @@ import pytest
 from effort import SOAK, number
 
 from headrace.insight import Verdict, VerdictName, Window
-from headrace.insight.figures.columns import Table
-from headrace.insight.figures.figure import FORMULAS
-from headrace.insight.figures.noise import LEAST_VALUES, MOST_VALUES
-from headrace.insight.verdicts.decide import verdict as decide
-from headrace.insight.verdicts.evidence import Beside, Silence, Supply, Usage, VerdictInputs
-from headrace.insight.verdicts.thresholds import (
+from headrace.insight.evidence import (
     CPU_BUSY,
     CROWDED,
     GPU_BUSY,
@@ -38,8 +33,16 @@ from headrace.insight.verdicts.thresholds import (
     STALL_SECONDS,
     STALL_STEPS,
     STRAGGLER,
+    Beside,
+    Silence,
+    Supply,
+    Usage,
+    VerdictInputs,
     band_of,
 )
+from headrace.insight.figures.columns import Table
+from headrace.insight.figures.figure import FORMULAS, LEAST_VALUES, MOST_VALUES
+from headrace.insight.verdict import verdict as decide
 from headrace.runs import Stream
 
 WINDOW = Window(100.0, 130.0)

@@ -11,8 +11,7 @@ import pytest
 from recorded_runs import FEED, START, columns_of, feed, host, loader, rank, record
 
 from headrace.insight import Verdict, report
-from headrace.insight.verdicts.evidence import silence_of
-from headrace.insight.verdicts.thresholds import NEXT_APART, STALL_SECONDS
+from headrace.insight.evidence import NEXT_APART, STALL_SECONDS, silence_of
 from headrace.runs import Cause, CauseKind, Metric, Program, ServiceSecond, Status, Stream
 
 TRAINER, DATA = Stream("dnn_group", "algo-2", "host"), Stream("data_group", "algo-1", "host")

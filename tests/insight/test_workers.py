@@ -7,9 +7,8 @@ from recorded_runs import columns_of
 
 from headrace.feed_metrics import Because
 from headrace.insight import FORMULAS, Window
-from headrace.insight.figures.data_workers import WorkersReport, workers_reports
 from headrace.insight.figures.figure import Figure
-from headrace.insight.figures.loaders import LoaderReport, loader_report
+from headrace.insight.figures.loaders import LoaderReport, WorkersReport, loader_report, workers_reports
 from headrace.insight.render.run_documents import _executors
 from headrace.runs import LoaderSecond, Stream, WorkerSecond
 

@@ -14,9 +14,8 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from headrace import feed
-from headrace.insight.doctor.doctor_report import ChosenWorkers, advice_lines, judged, report
-from headrace.insight.doctor.offload_decision import Advice, OffloadDecision
-from headrace.insight.doctor.probe_records import LoaderTrial, read_trial
+from headrace.insight.doctor_report import ChosenWorkers, LoaderTrial, advice_lines, judged, read_trial, report
+from headrace.insight.offload_decision import Advice, OffloadDecision
 from headrace.measuring.facts import facts
 from headrace.measuring.watch import CACHE_STEPS, SETTLE_STEPS, STOPPED, Spec, Spool, Stopped, Trial
 

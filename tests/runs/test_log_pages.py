@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import UsageError
-from headrace.runs import LogWriter, RunPaths, Selector, Stream, log_file, log_pages
-from headrace.runs.log_file import LINE_BYTES, LogFile, ReadBudget, clean
-from headrace.runs.log_pages import LogPage, LogQuery, page_at, page_from
+from headrace.runs import LogWriter, RunPaths, Selector, Stream, log_pages
+from headrace.runs.log_pages import LINE_BYTES, LogFile, LogPage, LogQuery, ReadBudget, clean, page_at, page_from
 
 T = 1_795_201_200.0
 RANK, FEED = Stream("dnn", "algo-2", "0"), Stream("data", "algo-1", "feed")
@@ -109,7 +108,7 @@ def test_a_search_reads_so_much_at_once_and_says_where_to_go_on(
     paths: RunPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_pages, "SEARCH_BYTES", 1000)
-    monkeypatch.setattr(log_file, "CHUNK", 256)
+    monkeypatch.setattr(log_pages, "CHUNK", 256)
     for forwards in (True, False):
         page = page_at(paths, LogQuery(text="step 50"), 0.0 if forwards else None)
         asked = 1
@@ -144,8 +143,8 @@ def test_any_place_of_any_file_in_any_pieces(tmp_path_factory: pytest.TempPathFa
     lengths = data.draw(st.lists(st.sampled_from([0, 1, 30, 200, 5000]), min_size=1, max_size=30))
     write(paths, RANK, [(T + index, f"{index:04d}" + "." * length) for index, length in enumerate(lengths)])
     chunk = data.draw(st.sampled_from([64, 300, 4096, 1 << 16]))
-    before = log_file.CHUNK
-    log_file.CHUNK = chunk
+    before = log_pages.CHUNK
+    log_pages.CHUNK = chunk
     log = LogFile(paths.log(RANK), RANK)
     try:
         forwards = list(log.lines(0, ReadBudget(1 << 30), forwards=True))
@@ -158,7 +157,7 @@ def test_any_place_of_any_file_in_any_pieces(tmp_path_factory: pytest.TempPathFa
         assert log.seek(T + moment) == first
     finally:
         log.close()
-        log_file.CHUNK = before
+        log_pages.CHUNK = before
 
 
 def test_control_sequences_are_taken_out() -> None:

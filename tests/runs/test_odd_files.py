@@ -13,10 +13,10 @@ import pytest
 from headrace.errors import RunNotFound
 from headrace.processes.child_report import read_report
 from headrace.runs import EventWriter, LogWriter, Run, RunPaths, Status, Stream, create_run, list_runs
+from headrace.runs.describe import run_line
 from headrace.runs.events import JobStarted, ProgramStarted, RunFinished
 from headrace.runs.log_pages import LogQuery, page_at
 from headrace.runs.record_pieces import Known, NewPieces
-from headrace.runs.run_listing import run_line
 from headrace.runs.store import read_header, read_plan, unreadable_headers
 
 RANK = Stream("g", "algo-1", "0")

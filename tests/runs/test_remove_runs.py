@@ -11,7 +11,7 @@ import pytest
 from headrace.errors import UsageError
 from headrace.own_runs import started_here
 from headrace.runs import RunPaths, create_run
-from headrace.runs.disk.remove_runs import Ended, remove_run, size_of, to_prune
+from headrace.runs.disk_use import Ended, remove_run, size_of, to_prune
 
 
 @pytest.mark.promise("running", "a run is removed with all that is in it and nothing outside, never while it goes on")

@@ -34,8 +34,8 @@ from headrace.runs.events import (
     SecondaryStatus,
     StatusChanged,
 )
-from headrace.runs.lifecycle import billable_seconds, last_word, running_seconds
 from headrace.runs.run_paths import VALUES
+from headrace.runs.state import billable_seconds, last_word, running_seconds
 
 S = SecondaryStatus
 BOOM = Cause(CauseKind.HELPER_FAILED, "boom")

@@ -9,7 +9,7 @@ from test_segments import PLACE, Memory, bundles_of, copy_of, files_of, grow, wr
 
 from headrace.errors import RecordDamaged, StorageError
 from headrace.runs import RunPaths, Stream, create_run
-from headrace.runs.segment_bundles import BUNDLES, COUNT, MOST_BYTES, in_bundles, segments_of
+from headrace.runs.segments import BUNDLES, COUNT, MOST_BYTES, in_bundles, segments_of
 
 LONG = 3 * COUNT + 7
 

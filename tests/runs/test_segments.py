@@ -22,12 +22,12 @@ from headrace.runs import (
     Status,
     Stream,
     create_run,
-    segment_bundles,
     segment_reader,
+    segments,
 )
+from headrace.runs.describe import run_line
 from headrace.runs.events import JobStarted, RunFinished
 from headrace.runs.record_pieces import BATCH_BYTES, PIECE_BYTES
-from headrace.runs.run_listing import run_line
 from headrace.runs.segment_reader import RecordCopy, open_copy, read_copied
 from headrace.runs.segment_writer import SegmentWriter
 from headrace.runs.segments import Piece, SegmentHeader, attempt_place, encode, find_record, is_recorded, segment_name
@@ -100,7 +100,7 @@ def grow(path: Path, data: bytes) -> None:
 
 
 def bundles_of(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_bundles, "COUNT", count)
+    monkeypatch.setattr(segments, "COUNT", count)
     monkeypatch.setattr(segment_reader, "COUNT", count)
 
 

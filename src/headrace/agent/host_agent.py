@@ -59,7 +59,7 @@ from headrace.instance.lifeline import COORDINATOR_LOST, OF_PLATFORM
 from headrace.instance.paths import TreePaths
 from headrace.processes.process_table import descendants
 from headrace.runs import EventWriter, RunPaths, Status
-from headrace.runs.disk.unkept_files import NAMED, written_since
+from headrace.runs.disk_use import NAMED, written_since
 from headrace.runs.events import FilesLeft
 
 _log = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from headrace.log_setup import VARIABLE, log_to_stderr
 
 COMMANDS = {
     "init": "jobs", "run": "jobs", "plan": "jobs", "schema": "jobs", "ps": "runs", "status": "runs", "logs":
-    "output", "stacks": "output", "files": "artefacts", "fetch": "artefacts", "wait": "runs", "stop": "runs",
+    "output", "stacks": "output", "files": "output", "fetch": "output", "wait": "runs", "stop": "runs",
     "rm": "runs", "prune": "runs", "timeline": "runs", "metrics": "figures", "report": "figures", "compare":
     "figures", "export": "figures", "cost": "figures", "prices": "prices", "advise": "figures", "ui": "servers",
     "serve": "servers", "cloud": "cloud", "grid": "grid", "feed": "feed", "doctor": "doctor",

@@ -12,7 +12,7 @@ import click
 import msgspec
 from pydantic import BeforeValidator, model_validator
 
-from headrace.cli.log_filter import age_seconds
+from headrace.cli.options import age_seconds
 from headrace.errors import HeadraceError
 from headrace.grid.load_grid import read_file
 from headrace.grid.retention import list_ended, remove_ended
@@ -23,7 +23,7 @@ from headrace.job.model.frozen_model import Part
 from headrace.job.problems.finding import broken, show
 from headrace.own_runs import started_here
 from headrace.runs import Run, list_runs, supervisor_alive
-from headrace.runs.disk.remove_runs import Ended, size_of, to_prune
+from headrace.runs.disk_use import Ended, size_of, to_prune
 from headrace.runs.event_text import counted
 from headrace.runs.reader import Alive
 from headrace.runs.store import ASK_ENGINE, is_copy

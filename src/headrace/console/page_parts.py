@@ -28,7 +28,7 @@ from headrace.grid.grid_record import LineState
 from headrace.grid.grid_report import GridReport, LineResult, told, why
 from headrace.grid.read_report import list_grids
 from headrace.insight import Report
-from headrace.insight.cost.billing import amount, origin
+from headrace.insight.billing import amount, origin
 from headrace.insight.figures.run_files import why_unread
 from headrace.insight.render.html import Source, environment
 from headrace.insight.render.plain_text import clock
@@ -43,8 +43,7 @@ from headrace.insight.render.run_documents import (
 from headrace.insight.render.svg import Axis, merged, plot
 from headrace.insight.run_cache import MOST_SECONDS, SINCE, RunCache, RunIndex
 from headrace.runs import Run, Status
-from headrace.runs.describe import describe
-from headrace.runs.run_listing import RunLine
+from headrace.runs.describe import RunLine, describe
 
 MOST_LINES = 500
 """Lines of a grid that a page shows; a filter finds the others."""

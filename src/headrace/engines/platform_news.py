@@ -16,8 +16,8 @@ import msgspec
 
 from headrace.runs import Cause, Event, EventWriter, RunPaths, Status
 from headrace.runs.events import SecondaryStatus, StatusChanged
-from headrace.runs.lifecycle import last_word, run_finished
 from headrace.runs.reader import Run
+from headrace.runs.state import last_word, run_finished
 
 LOCK = "fetch.lock"  # below the run's engine directory
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from headrace.grid.grid_record import CopyRecord, LineState
 from headrace.grid.grid_report import AttemptSpan, GridReport, LineResult, Objective, counted, span, told, value_of, why
 from headrace.grid.read_report import GridLine, UnreadGrid
-from headrace.insight.cost.billing import amount
+from headrace.insight.billing import amount
 from headrace.insight.render.document import (
     Cell,
     Chart,

@@ -16,7 +16,7 @@ from headrace.errors import HeadraceError
 from headrace.grid.read_grid import grid_lease, grid_names, grids_dir, has_controller, read_grid
 from headrace.own_runs import started_here
 from headrace.runs import list_runs
-from headrace.runs.disk.remove_runs import Ended, remove_run
+from headrace.runs.disk_use import Ended, remove_run
 from headrace.runs.reader import Alive
 from headrace.runs.store import job_name_of
 

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headrace.errors import HeadraceError, UsageError
+from headrace.insight import charts
+from headrace.insight.charts import MOST_POINTS, Grid
 from headrace.insight.figures.columns import Columns
-from headrace.insight.reports.run_report import report
-from headrace.insight.timeseries import charts
-from headrace.insight.timeseries.charts import MOST_POINTS, Grid
+from headrace.insight.run_report import report
 from headrace.install_hint import install_hint
 from headrace.runs import MetricFollower, Run, Status, Stream, ValueNotFinite, ValueSecond
 from headrace.runs.describe import describe

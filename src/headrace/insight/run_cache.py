@@ -17,12 +17,11 @@ import msgspec
 
 from headrace import insight
 from headrace.errors import RunNotFound, UsageError
+from headrace.insight import charts
+from headrace.insight.charts import Grid, Metrics
 from headrace.insight.figures.columns import Columns
 from headrace.insight.figures.run_files import absent, why_unread
-from headrace.insight.reports.timeline import Timeline, timeline
-from headrace.insight.timeseries import charts
-from headrace.insight.timeseries.chart_data import Metrics
-from headrace.insight.timeseries.charts import Grid
+from headrace.insight.timeline import Timeline, timeline
 from headrace.own_runs import started_here
 from headrace.runs import (
     Damage,
@@ -36,10 +35,10 @@ from headrace.runs import (
     runs_dir,
     state_of,
 )
+from headrace.runs.describe import GroupLine, RunLine, line_of, planned_groups
 from headrace.runs.events import JobStarted, JobStopping
-from headrace.runs.lifecycle import last_word
 from headrace.runs.reader import Alive
-from headrace.runs.run_listing import GroupLine, RunLine, line_of, planned_groups
+from headrace.runs.state import last_word
 from headrace.runs.store import find_run, unreadable_headers
 from headrace.runs.tail import Tree
 

@@ -14,7 +14,7 @@ At the borders of what is timed the CUDA device is waited for, so that a phase h
 
 What is measured goes into the folder between the command line and the probe. `trial.json` in it holds the `Spec`. Every
 process writes a file of JSON lines: a record is one line, written at once with O_APPEND, and has a `kind`;
-`headrace.insight.doctor.probe_records` reads them. The file `over` says that the trial has ended: nothing is written
+`headrace.insight.doctor_report` reads them. The file `over` says that the trial has ended: nothing is written
 after it. A record that cannot be written is dropped: the script must not fail because of it.
 
 A finder in front of `sys.meta_path` waits for a few modules and patches each when it has been executed. Nothing is

@@ -1,4 +1,5 @@
-"""A run as the service describes a training job: the answer of DescribeTrainingJob, as far as it is known.
+"""A run as others show it: as the service describes a training job (the answer of DescribeTrainingJob, as far as it is
+known), and as one line of a list, in `headrace ps` and on the first page of `headrace ui`.
 
 Times are `datetime` in UTC. What the service would bill is in `BillableTimeInSeconds`, as there without the number of
 instances: seconds from the start of the instances to their end; of a run that a platform bills, what that says of all
@@ -15,16 +16,112 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 
+import msgspec
+
 from headrace.feed_metrics import ValueNotFinite, ValueSecond
 from headrace.own_runs import started_here
 from headrace.record_files import read_record
 from headrace.runs.cause import in_words
-from headrace.runs.lifecycle import billable_seconds
 from headrace.runs.metric_records import Metric
 from headrace.runs.reader import Run, of_kind
-from headrace.runs.run_paths import Stream
-from headrace.runs.state import RunState
-from headrace.runs.store import RunHeader
+from headrace.runs.run_paths import RunPaths, Stream
+from headrace.runs.state import RunState, billable_seconds
+from headrace.runs.store import RunHeader, read_plan
+
+
+class GroupLine(msgspec.Struct, frozen=True):
+    """One instance group of a plan: its name, its instance type and its hosts."""
+
+    name: str
+    instance_type: str = ""
+    hosts: tuple[str, ...] = ()
+
+
+class RunLine(msgspec.Struct, frozen=True):
+    """One run in a list.
+
+    Attributes:
+        run_id, job_name, engine: which one.
+        status, secondary_status: SageMaker's.
+        attempt: from 1.
+        hosts: how many instances it has; 0 before they run.
+        created: seconds since the epoch.
+        seconds: from there to its end, or to now, or to the newest part of a copy that is not complete.
+        exit_code: None while it goes on.
+        cause: why it did not succeed, in words.
+        degraded: the data service lost workers or servers while the job went on.
+        groups: its instance groups, as planned; empty when there is no readable plan.
+        silent_seconds: for how long a copy that is not complete has had nothing new; None of every other run.
+        bytes: what its directory takes on disk; None where nobody has looked.
+        foreign: this user has not started, or fetched, it here: it is only read.
+        serves: the run for which this one is the service's side, on an endpoint of this machine; empty for all others.
+    """
+
+    run_id: str
+    job_name: str
+    engine: str
+    status: str
+    secondary_status: str
+    attempt: int
+    hosts: int
+    created: float
+    seconds: float
+    exit_code: int | None
+    cause: str
+    degraded: bool = False
+    groups: tuple[GroupLine, ...] = ()
+    silent_seconds: float | None = None
+    bytes: int | None = None
+    foreign: bool = False
+    serves: str = ""
+
+
+class _Plan(msgspec.Struct, frozen=True):
+    groups: tuple[GroupLine, ...] = ()
+
+
+def planned_groups(paths: RunPaths) -> tuple[GroupLine, ...]:
+    """Returns the instance groups of a run's plan, in the job file's order; none when the plan cannot be read."""
+    try:
+        return read_plan(paths, _Plan).groups
+    except (OSError, msgspec.DecodeError):  # the run is listed without its plan
+        return ()
+
+
+def run_line(run: Run, now: float) -> RunLine:
+    """Returns the line of a run. Raises OSError or msgspec.DecodeError when its header cannot be read."""
+    silent, foreign = run.silent_seconds(now), not started_here(run.paths.root)
+    return line_of(run.id, run.header, run.state(), planned_groups(run.paths), run.present(now), silent, foreign)
+
+
+def line_of(
+    run_id: str,
+    header: RunHeader,
+    state: RunState,
+    groups: tuple[GroupLine, ...],
+    now: float,
+    silent_seconds: float | None,
+    foreign: bool,
+) -> RunLine:
+    """Returns the line of a run, from values alone."""
+    return RunLine(
+        run_id=run_id,
+        job_name=header.job_name,
+        engine=header.engine,
+        status=state.status.value,
+        secondary_status=state.secondary_status.value,
+        attempt=state.attempt,
+        hosts=len(state.hosts),
+        created=header.created,
+        seconds=round(max(0.0, (state.ended if state.ended is not None else now) - header.created), 3),
+        exit_code=state.exit_code,
+        cause=str(state.cause or ""),
+        degraded=state.degraded,
+        groups=groups,
+        silent_seconds=silent_seconds,
+        foreign=foreign,
+    )
+
 
 _DEPTH = 50
 _SECRET = "AWS_SECRET_ACCESS_KEY"

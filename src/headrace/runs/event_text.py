@@ -93,7 +93,7 @@ def losses(lost: Iterable[HostLost | DataWorkerLost]) -> str:
 def not_started(state: RunState) -> str:
     """Returns why no program of a run has started, with the time in UTC; empty when one has.
 
-    >>> from headrace.runs.lifecycle import Transition
+    >>> from headrace.runs.state import Transition
     >>> not_started(RunState(transitions=(Transition(SecondaryStatus.PENDING, 0.0, message="job 7 waits: Resources"),)))
     'the run has not started: Pending since 1970-01-01 00:00:00 UTC: job 7 waits: Resources'
     """

@@ -302,7 +302,7 @@ class LeftFolder(msgspec.Struct, frozen=True):
 
 
 class FilesLeft(_Event, frozen=True, tag="files_left"):
-    """Programs wrote files where nobody had asked to keep them (`headrace.runs.disk.unkept_files`).
+    """Programs wrote files where nobody had asked to keep them (`headrace.runs.disk_use`).
 
     Attributes:
         group, host: where.

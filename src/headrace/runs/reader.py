@@ -18,12 +18,11 @@ from headrace.feed_metrics import LoaderSecond, ValueSecond, WorkerSecond
 from headrace.record_files import decode_record
 from headrace.runs.cause import Cause
 from headrace.runs.events import ArtefactsStored, Event, Status
-from headrace.runs.lifecycle import last_word
 from headrace.runs.log_lines import LogFollower, LogLine, Selector, parse_selector, stream_of
 from headrace.runs.metric_records import HostSecond, Metric, PlatformMinute, ServiceSecond
 from headrace.runs.run_paths import HOST, RunPaths, Stream
 from headrace.runs.segment_reader import read_copied
-from headrace.runs.state import Program, RunState, state_of
+from headrace.runs.state import Program, RunState, last_word, state_of
 from headrace.runs.store import RECORD_VERSION, RunHeader, find_run, is_copy, list_paths, read_header, supervisor_alive
 from headrace.runs.tail import Damage, Newer, TailSet, Told, Tree, UnknownKind
 

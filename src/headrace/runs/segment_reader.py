@@ -28,13 +28,16 @@ from headrace.private_folders import make_folders, write_atomically
 from headrace.record_files import read_json
 from headrace.runs.record_pieces import PieceMissing, take_piece
 from headrace.runs.run_paths import RunPaths
-from headrace.runs.segment_bundles import COUNT, bundles_place, in_bundles, segments_of
 from headrace.runs.segments import (
+    COUNT,
     ObjectStore,
+    bundles_place,
     decode,
+    in_bundles,
     joined,
     number_of,
     segment_name,
+    segments_of,
     writers_place,
 )
 from headrace.runs.store import COPIED, read_header

@@ -19,12 +19,13 @@ from headrace.errors import HeadraceError
 from headrace.private_folders import write_atomically
 from headrace.runs.record_pieces import Known, NewPieces
 from headrace.runs.run_paths import RunPaths
-from headrace.runs.segment_bundles import Bundler, bundles_place
 from headrace.runs.segment_reader import read_segments
 from headrace.runs.segments import (
     VERSION,
+    Bundler,
     ObjectStore,
     SegmentHeader,
+    bundles_place,
     decode,
     encode,
     joined,

@@ -9,7 +9,7 @@ import re
 import signal
 from collections.abc import Sequence
 
-from headrace.runs.log_file import clean
+from headrace.runs.log_pages import clean
 
 CHARACTERS = 500
 """An error is cut there, so that it, the place and the exit code fit into SageMaker's FailureReason (1024)."""

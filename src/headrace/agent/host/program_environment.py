@@ -25,7 +25,7 @@ from headrace.instance.launch_plan import FEED_NAME, MULTI_WORKER_MIRRORED, Laun
 from headrace.instance.lifeline import ATTEMPT, COST, MACHINE_PYTHON, OF_PLATFORM, RUN_ID, SCRATCH, SPENT
 from headrace.instance.machine import VISIBLE_GPUS
 from headrace.processes.oom import FD_VARIABLE
-from headrace.runs.disk.unkept_files import clock_of
+from headrace.runs.disk_use import clock_of
 
 _log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from headrace.insight.doctor.offload_decision import Transfer
-    from headrace.insight.doctor.probe_records import Observation
+    from headrace.insight.doctor_report import Observation
+    from headrace.insight.offload_decision import Transfer
     from headrace.measuring.run_profiled import Command
 
 POLL_SECONDS = 0.1
@@ -107,8 +107,7 @@ def doctor(
     from headrace.cli.options import answer
     from headrace.cli.views.doctor_tables import trial_document
     from headrace.errors import UsageError
-    from headrace.insight.doctor.doctor_report import report
-    from headrace.insight.doctor.probe_records import read_trial
+    from headrace.insight.doctor_report import read_trial, report
     from headrace.measuring.run_profiled import Command
     from headrace.measuring.watch import Spec
 
@@ -178,7 +177,7 @@ class _Crowd:
         """Returns what to say of the time since this was made; empty where the command had its cores."""
         import os
 
-        from headrace.insight.verdicts.thresholds import crowd_text
+        from headrace.insight.evidence import crowd_text
 
         now = self._look()
         if self._before is None or now is None:
@@ -222,8 +221,7 @@ def _watch(running: Command, folder: Path, steps: int) -> int | None:
     import time
 
     from headrace.cli.follow import Interrupts
-    from headrace.insight.doctor.doctor_report import words
-    from headrace.insight.doctor.probe_records import read_trial
+    from headrace.insight.doctor_report import read_trial, words
 
     said: set[str] = set()
 
@@ -283,8 +281,8 @@ def _transfer(observed: Observation, folder: Path) -> tuple[Transfer | None, str
 
     import msgspec
 
-    from headrace.insight.doctor.doctor_report import judged
-    from headrace.insight.doctor.offload_decision import Transfer
+    from headrace.insight.doctor_report import judged
+    from headrace.insight.offload_decision import Transfer
 
     loaders = [judged(rank) for rank in observed.ranks]
     batch = next((loader.batch for loader in loaders if loader is not None and loader.batch is not None), None)
@@ -353,7 +351,7 @@ def _in_stages(child: Sequence[str]) -> tuple[bytes, str]:
 
 def _nothing(observed: Observation) -> Exception:
     from headrace.errors import HeadraceError
-    from headrace.insight.doctor.doctor_report import LEAST_STEPS, words
+    from headrace.insight.doctor_report import LEAST_STEPS, words
 
     loaders = [loader for rank in observed.ranks for loader in rank.loaders]
     if loaders:

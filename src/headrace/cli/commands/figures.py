@@ -39,8 +39,8 @@ def report(run: str, output: str, file: str | None) -> None:
     def document(width: int) -> Document:
         if output != "html":
             return report_document(found)
+        from headrace.insight.charts import report_charts
         from headrace.insight.render.svg import run_charts
-        from headrace.insight.timeseries.charts import report_charts
 
         return report_document(found, run_charts(found, report_charts(found, columns)))
 
@@ -84,8 +84,8 @@ def compare(runs: tuple[str, ...], output: str, file: str | None) -> None:
 
     def document(width: int) -> Document:
         if output == "html":
+            from headrace.insight.charts import report_charts
             from headrace.insight.render.svg import compared_charts
-            from headrace.insight.timeseries.charts import report_charts
 
             lines = list(map(report_charts, reports, metrics))
             return comparison_document(found, [compared_table(found)], compared_charts(found, lines))
@@ -177,7 +177,7 @@ def advise(
     import msgspec
 
     from headrace.cli.options import answer, open_run
-    from headrace.cli.views.advise_tables import advice_document
+    from headrace.cli.views.cost_tables import advice_document
     from headrace.insight.advise.advisor import DEFAULT_TYPES, advised
 
     opened = open_run(run)
@@ -211,7 +211,7 @@ def metrics(run: str, points: int, start: float | None, end: float | None, outpu
       headrace metrics my-job --points 1000 --output json
     """
     from headrace.cli.options import answer, ask_engines
-    from headrace.cli.views.timeseries_tables import metrics_document
+    from headrace.cli.views.run_tables import metrics_document
     from headrace.insight.run_cache import RunIndex
     from headrace.runs import Run
 

@@ -10,7 +10,7 @@ from headrace.cli.options import output_option
 
 if TYPE_CHECKING:
     from headrace.runs import Run
-    from headrace.runs.disk.remove_runs import Ended
+    from headrace.runs.disk_use import Ended
 
 
 @click.command("ps", short_help="List the runs that are going on.")
@@ -38,8 +38,8 @@ def ps(every: bool, output: str) -> None:
     from headrace.cli.views.run_tables import runs_document
     from headrace.engines.sagemaker.sagemaker_ticket import served_runs
     from headrace.runs import list_runs
-    from headrace.runs.disk.remove_runs import size_of
-    from headrace.runs.run_listing import run_line
+    from headrace.runs.describe import run_line
+    from headrace.runs.disk_use import size_of
     from headrace.runs.store import unreadable_headers
 
     found = list_runs(alive=ask_engines())
@@ -95,7 +95,7 @@ def timeline(run: str, output: str) -> None:
     import time
 
     from headrace.cli.options import answer, ask_engines
-    from headrace.cli.views.timeseries_tables import timeline_document
+    from headrace.cli.views.run_tables import timeline_document
     from headrace.insight.run_cache import RunIndex
     from headrace.runs import Run
 
@@ -237,7 +237,7 @@ def rm(runs: tuple[str, ...], output: str) -> None:
     from headrace.grid.retention import GridJobs, list_ended
     from headrace.own_runs import started_here
     from headrace.runs import Run
-    from headrace.runs.disk.remove_runs import Ended
+    from headrace.runs.disk_use import Ended
     from headrace.runs.store import find_run, job_name_of, list_paths_of
 
     alive = ask_engines()
@@ -274,7 +274,7 @@ def remove(chosen: list[Ended], output: str, *, dry_run: bool) -> None:
     from headrace.engines.local.engine import sweep_killed_runs
     from headrace.grid.retention import remove_ended
     from headrace.insight.render.plain_text import size_text
-    from headrace.runs.disk.remove_runs import size_of
+    from headrace.runs.disk_use import size_of
     from headrace.runs.event_text import counted
 
     listed: list[dict[str, object]] = []
@@ -322,8 +322,7 @@ def prune(older: str | None, keep: int | None, dry_run: bool, output: str) -> No
       headrace prune --older 30d --keep 5 --dry-run
       headrace prune --keep 3
     """
-    from headrace.cli.log_filter import age_seconds
-    from headrace.cli.options import ask_engines
+    from headrace.cli.options import age_seconds, ask_engines
     from headrace.cli.user_settings import Retention
     from headrace.errors import UsageError
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.engines.documents import Capability
-from headrace.insight.doctor.doctor_report import TRIAL_FIGURES, RankReport, TrialReport, advice_lines
-from headrace.insight.doctor.offload_decision import Advice
+from headrace.insight.doctor_report import TRIAL_FIGURES, RankReport, TrialReport, advice_lines
 from headrace.insight.figures.figure import Figure
+from headrace.insight.offload_decision import Advice
 from headrace.insight.render.document import (
     Document,
     Heading,

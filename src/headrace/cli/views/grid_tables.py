@@ -11,7 +11,7 @@ from headrace.grid.grid_report import counted
 from headrace.grid.line import REGION, equal_lines, said_of
 from headrace.grid.place_line import Candidate, Placed, Refused
 from headrace.grid.plan_grid import GridPlan
-from headrace.insight.cost.billing import amount
+from headrace.insight.billing import amount
 from headrace.insight.render.document import (
     Document,
     Heading,

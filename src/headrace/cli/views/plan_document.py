@@ -23,8 +23,7 @@ from headrace.agent.program_specs import (
 from headrace.engines.documents import Submission
 from headrace.engines.planning.plan_artefacts import absolute_place
 from headrace.errors import UsageError
-from headrace.insight.cost.billing import amount
-from headrace.insight.cost.projection import Projection, project
+from headrace.insight.billing import Projection, amount, project
 from headrace.insight.figures.run_files import PlannedGroup
 from headrace.insight.render.document import Document, Heading, Section, Sentence, document, section, sentences, table
 from headrace.instance import Environment

@@ -251,7 +251,7 @@ class Progress:
             if loader == self._loader and now - second.t <= _RECENT and second.step > 0
         ]
         if recent:
-            from headrace.insight.figures.quantities import DATA_WAIT, SAMPLES_PER_SECOND  # NumPy, once there are steps
+            from headrace.insight.figures.columns import DATA_WAIT, SAMPLES_PER_SECOND  # NumPy, once there are steps
 
             rates = [SAMPLES_PER_SECOND.of_records([second]) or 0.0 for second in recent]
             if any(rates):

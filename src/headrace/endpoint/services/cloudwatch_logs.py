@@ -32,9 +32,8 @@ from headrace.endpoint.services.service import ACCOUNT, Service
 from headrace.endpoint.wire.models import ServiceError
 from headrace.endpoint.wire.requests import Members
 from headrace.runs import RunPaths
-from headrace.runs.log_file import LogRecord
 from headrace.runs.log_lines import Selector
-from headrace.runs.log_pages import MOST_LINES, Cursor, LogQuery, page_from
+from headrace.runs.log_pages import MOST_LINES, Cursor, LogQuery, LogRecord, page_from
 from headrace.runs.run_paths import AGENT, Stream
 
 HOLD_SECONDS = 0.1

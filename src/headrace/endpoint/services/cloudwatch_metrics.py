@@ -18,8 +18,7 @@ from headrace.endpoint.auth.gatekeeper import Caller
 from headrace.endpoint.services.service import Service
 from headrace.endpoint.wire.models import ServiceError
 from headrace.endpoint.wire.requests import Members
-from headrace.insight.figures.columns import Table, read_columns
-from headrace.insight.figures.quantities import DISK, GPU_MEMORY, GPU_USE, MEMORY, SERVER_CPU, at_once
+from headrace.insight.figures.columns import DISK, GPU_MEMORY, GPU_USE, MEMORY, SERVER_CPU, Table, at_once, read_columns
 from headrace.runs import Run, Selector
 from headrace.runs.run_paths import HOST
 

@@ -29,7 +29,7 @@ from headrace.engines.handle import Handle
 from headrace.errors import EngineRefused, HeadraceError
 from headrace.own_runs import started_here
 from headrace.runs import EndOfRun, Run, RunPaths, runs_dir
-from headrace.runs.run_listing import planned_groups
+from headrace.runs.describe import planned_groups
 from headrace.runs.store import list_paths, read_header
 
 LOGS = "logs"

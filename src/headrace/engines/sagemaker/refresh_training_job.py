@@ -23,12 +23,12 @@ from headrace.instance.storage import Store
 from headrace.record_files import decode_record
 from headrace.runs import Cause, CauseKind, MetricWriter, Run, RunPaths, RunState, Status, Stream, read_plan, state_of
 from headrace.runs.events import AttemptBilled, InstancesStarted, RunFinished, SecondaryStatus
-from headrace.runs.lifecycle import last_word
 from headrace.runs.metric_records import PlatformMinute
 from headrace.runs.record_pieces import NewPieces, known_here, take_piece
 from headrace.runs.run_paths import PLATFORM
 from headrace.runs.segment_reader import RecordCopy, open_copy
 from headrace.runs.segments import EVENTS, Piece, joined, writers_place
+from headrace.runs.state import last_word
 from headrace.sagemaker_parameters import HOMOGENEOUS
 
 PLAN = "plan.json"  # the leader knows which hosts the service has assigned to which group

@@ -57,8 +57,8 @@ from headrace.private_folders import write_atomically
 from headrace.processes.bootstrap import become_subreaper
 from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths, Status, read_plan
 from headrace.runs.events import AttemptStarted, SecondaryStatus, StatusChanged
-from headrace.runs.lifecycle import run_finished
 from headrace.runs.run_paths import ENGINE
+from headrace.runs.state import run_finished
 
 _log = logging.getLogger("headrace.engines.slurm.lead")  # this module runs as __main__
 

@@ -38,7 +38,7 @@ from headrace.grid.controller.line_jobs import LineJobs, attempt_name
 from headrace.grid.grid_file import LONGEST_DELAY, Retry, RetryCause
 from headrace.grid.grid_record import AttemptRecord, AttemptState, CopyRecord, LineRecord, LineState
 from headrace.grid.journal import Instant, Journal
-from headrace.insight.cost.cost_report import cost_report
+from headrace.insight.run_cost import cost_report
 from headrace.job import Job
 from headrace.job.model.sagemaker_options import Tag
 from headrace.own_runs import started_here

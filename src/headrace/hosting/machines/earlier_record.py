@@ -13,10 +13,10 @@ from headrace.hosting.helpers.store_record import NAME, order_of
 from headrace.instance.storage import Store
 from headrace.runs import Run, RunPaths
 from headrace.runs.events import Event, RunFinished, SecondaryStatus, StatusChanged
-from headrace.runs.lifecycle import last_word
 from headrace.runs.record_pieces import PieceMissing, take_piece
 from headrace.runs.segment_reader import read_segments
 from headrace.runs.segments import Piece, decode, joined, writers_place
+from headrace.runs.state import last_word
 
 _OF_ATTEMPTS = frozenset({SecondaryStatus.TRAINING, SecondaryStatus.RESTARTING})
 

@@ -44,8 +44,8 @@ from headrace.log_setup import VARIABLE, log_to_stderr
 from headrace.processes.bootstrap import become_subreaper
 from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths, Status, adopt, read_plan
 from headrace.runs.events import AttemptStarted, InstancesStarted, SecondaryStatus, StatusChanged
-from headrace.runs.lifecycle import run_finished, running_seconds
 from headrace.runs.run_paths import ENGINE
+from headrace.runs.state import run_finished, running_seconds
 
 _log = logging.getLogger("headrace.hosting.supervision.supervisor")  # this module runs as __main__
 

@@ -21,8 +21,8 @@ from headrace.hosting.supervision.record_storing import BY_STOP, store_rest
 from headrace.hosting.supervision.run_environment import supervisor_environment
 from headrace.processes.process_table import Process, send
 from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths, Status, read_header
-from headrace.runs.lifecycle import run_finished
 from headrace.runs.run_paths import ENGINE
+from headrace.runs.state import run_finished
 
 LOOKS = 0.5  # seconds between two looks at the supervisor
 RECORD_SECONDS = 120.0  # for the end of the record to be stored, when the supervisor was killed

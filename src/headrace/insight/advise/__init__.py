@@ -1,6 +1,6 @@
 """How many data hosts of which type remove the wait, and whether that is cheaper.
 
-`insight.performance_model` says how long a step takes on a cluster, `calibrate` what a run tells it (`measured_inputs`
-has the values and those of its networks), `clusters` what candidates cost and which stand out, `advice_text` whether
-the model may be believed and all of it in sentences, and `advisor` reads a run and joins all.
+`insight.performance_model` says how long a step takes on a cluster, `calibrate` what a run tells it, `clusters` what
+candidates cost and which stand out, whether the model may be believed, and all of it in sentences, and `advisor` reads
+a run and joins all.
 """

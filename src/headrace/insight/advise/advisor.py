@@ -11,28 +11,33 @@ import msgspec
 from headrace.catalog.instance_types import hint_for, parse_bandwidth, shape
 from headrace.catalog.prices import CURRENCY, Price, cost, price_of
 from headrace.errors import UsageError
-from headrace.insight.advise.advice_text import MISSED, Current, assumed, decide, explains, first_of_all, notes_of
-from headrace.insight.advise.calibrate import measure
+from headrace.insight.advise.calibrate import Measured, measure, not_enough
 from headrace.insight.advise.clusters import (
+    MISSED,
     Candidate,
+    Current,
     Scenario,
+    assumed,
     candidates,
     cheapest,
     current_price,
+    decide,
+    explains,
     fastest,
+    first_of_all,
     frontier,
     knee,
+    notes_of,
     own_pools,
 )
-from headrace.insight.advise.measured_inputs import Measured, not_enough
-from headrace.insight.cost.cost_report import cost_of
+from headrace.insight.evidence import LINK_BUSY
 from headrace.insight.figures.columns import Columns, read_columns
 from headrace.insight.figures.figure import FIGURES, Figure, Window
 from headrace.insight.figures.run_files import PlannedJob, planned_job
 from headrace.insight.performance_model import RATE_FORMULA, Range, predict
-from headrace.insight.reports.run_report import Report, report, time_to_train
-from headrace.insight.verdicts.decide import Verdict
-from headrace.insight.verdicts.thresholds import LINK_BUSY
+from headrace.insight.run_cost import cost_of
+from headrace.insight.run_report import Report, report, time_to_train
+from headrace.insight.verdict import Verdict
 from headrace.record_files import read_json
 from headrace.runs import Run
 from headrace.runs.event_text import not_started

@@ -15,10 +15,7 @@ import msgspec
 import numpy as np
 
 from headrace.catalog.instance_types import shape
-from headrace.insight.figures.columns import Columns, Key, Table
-from headrace.insight.figures.figure import Figure, Window, figure_of, missing, spread_of
-from headrace.insight.figures.noise import as_noisy, confidence_of_ratio
-from headrace.insight.figures.quantities import (
+from headrace.insight.figures.columns import (
     CORES_BUSY,
     CPU,
     DISK_READ,
@@ -30,11 +27,15 @@ from headrace.insight.figures.quantities import (
     MEMORY,
     NETWORK_RECEIVED,
     NETWORK_SENT,
+    Columns,
+    Key,
     Quantity,
+    Table,
     at_once,
     span,
     total,
 )
+from headrace.insight.figures.figure import Figure, Window, as_noisy, confidence_of_ratio, figure_of, missing, spread_of
 
 _NO_METRICS = "no metrics of its hosts"
 _NO_WINDOW = "no training window"

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from headrace.catalog.prices import Price
 from headrace.exit_status import short_exit_text
-from headrace.insight.cost.billing import amount
+from headrace.insight.billing import amount
 from headrace.insight.figures.figure import FIGURES, Figure
 from headrace.runs import Status
 
 if TYPE_CHECKING:
-    from headrace.insight.reports.run_report import ProgramReport
+    from headrace.insight.run_report import ProgramReport
 
 MISSING = "-"
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from headrace.insight.cost.cost_report import CostReport
-from headrace.insight.figures.data_workers import WorkersReport
+from headrace.insight.comparison import Cell as Compared
+from headrace.insight.comparison import Comparison, Row
 from headrace.insight.figures.figure import Figure
-from headrace.insight.figures.loaders import LoaderReport
+from headrace.insight.figures.loaders import LoaderReport, WorkersReport
 from headrace.insight.render.document import (
     Block,
     Cell,
@@ -25,10 +25,9 @@ from headrace.insight.render.document import (
     table,
 )
 from headrace.insight.render.plain_text import HOW, MISSING, confidence, ending, listed, number, spread, standing, title
-from headrace.insight.reports.comparison import Cell as Compared
-from headrace.insight.reports.comparison import Comparison, Row
-from headrace.insight.reports.run_report import Report
-from headrace.insight.verdicts.decide import Verdict
+from headrace.insight.run_cost import CostReport
+from headrace.insight.run_report import Report
+from headrace.insight.verdict import Verdict
 from headrace.runs import Status
 
 BEYOND = "beyond noise"

@@ -14,13 +14,13 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from markupsafe import Markup
 
+from headrace.insight.charts import Chart as TimeChart
+from headrace.insight.charts import Line, Metrics
+from headrace.insight.comparison import Comparison
 from headrace.insight.render.document import Chart
 from headrace.insight.render.plain_text import MISSING, clock, duration, quantity, size_text
 from headrace.insight.render.plain_text import title as title_of
-from headrace.insight.reports.comparison import Comparison
-from headrace.insight.reports.run_report import Report
-from headrace.insight.timeseries.chart_data import Chart as TimeChart
-from headrace.insight.timeseries.chart_data import Line, Metrics
+from headrace.insight.run_report import Report
 
 WIDTH, HEIGHT = 560, 240
 TOP, BOTTOM = 12, 34
@@ -86,7 +86,7 @@ def run_charts(report: Report, metrics: Metrics) -> list[Chart]:
 
     Args:
         report: the run.
-        metrics: its lines, see `headrace.insight.timeseries.charts`.
+        metrics: its lines, see `headrace.insight.charts`.
     """
     start = report.started if report.started is not None else report.created
     drawn = []

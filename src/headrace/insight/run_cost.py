@@ -17,7 +17,7 @@ from datetime import date, datetime, timezone
 import msgspec
 
 from headrace.catalog.prices import CURRENCY, Price, cost, price_of
-from headrace.insight.cost.billing import (
+from headrace.insight.billing import (
     BILLED_FORMULAS,
     Bill,
     PlatformBill,
@@ -27,15 +27,14 @@ from headrace.insight.cost.billing import (
     platform,
     unpriced,
 )
-from headrace.insight.figures.columns import Table, read_columns
+from headrace.insight.figures.columns import Table, read_columns, total
 from headrace.insight.figures.figure import FORMULAS, Figure, Window, figure_of, missing
 from headrace.insight.figures.loaders import Ranks, Training, job_time, training_of, whole_of
-from headrace.insight.figures.quantities import total
 from headrace.insight.figures.run_files import PlannedGroup, PlannedJob, absent, planned_job
 from headrace.runs import Run, RunState, Status, Stream
 from headrace.runs.event_text import silence_text
 from headrace.runs.events import AttemptBilled
-from headrace.runs.lifecycle import HostTime
+from headrace.runs.state import HostTime
 
 _NAMES = (
     "billable_seconds",

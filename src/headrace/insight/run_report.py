@@ -8,16 +8,7 @@ from datetime import datetime, timezone
 
 import msgspec
 
-from headrace.insight.cost.cost_report import CostReport, cost_of
-from headrace.insight.figures.columns import Columns, Table, read_columns
-from headrace.insight.figures.data_workers import ServerReport, WorkersReport, server_reports, workers_reports
-from headrace.insight.figures.figure import FORMULAS, Figure, Window, figure_of, missing
-from headrace.insight.figures.host_usage import GroupReport, PlatformUse, cpu_rate, group_report, platform_uses
-from headrace.insight.figures.loaders import LoaderReport, Ranks, Training, loader_report, training_of, without_warm_up
-from headrace.insight.figures.quantities import VALUE_MEAN, joined, span
-from headrace.insight.figures.run_files import PlannedJob, absent, planned_job
-from headrace.insight.verdicts.decide import Verdict, long_warm_up, verdict, with_others, with_warm_up
-from headrace.insight.verdicts.evidence import (
+from headrace.insight.evidence import (
     Usage,
     VerdictInputs,
     beside_of,
@@ -26,6 +17,24 @@ from headrace.insight.verdicts.evidence import (
     silence_of,
     supply_of,
 )
+from headrace.insight.figures.columns import VALUE_MEAN, Columns, Table, joined, read_columns, span
+from headrace.insight.figures.figure import FORMULAS, Figure, Window, figure_of, missing
+from headrace.insight.figures.host_usage import GroupReport, PlatformUse, cpu_rate, group_report, platform_uses
+from headrace.insight.figures.loaders import (
+    LoaderReport,
+    Ranks,
+    ServerReport,
+    Training,
+    WorkersReport,
+    loader_report,
+    server_reports,
+    training_of,
+    without_warm_up,
+    workers_reports,
+)
+from headrace.insight.figures.run_files import PlannedJob, absent, planned_job
+from headrace.insight.run_cost import CostReport, cost_of
+from headrace.insight.verdict import Verdict, long_warm_up, verdict, with_others, with_warm_up
 from headrace.runs import (
     Damage,
     Program,

@@ -20,9 +20,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from headrace.insight.figures.columns import Columns, Floats, Key, Table
-from headrace.insight.figures.loaders import without_warm_up
-from headrace.insight.figures.quantities import (
+from headrace.insight.figures.columns import (
     BLOCKED,
     COMPUTE_OR_REST,
     CORES_BUSY,
@@ -44,11 +42,83 @@ from headrace.insight.figures.quantities import (
     SAMPLES_PER_SECOND,
     STEP_TIME,
     VALUE_MEAN,
+    Columns,
+    Floats,
+    Key,
     Quantity,
     Rows,
+    Table,
 )
-from headrace.insight.reports.run_report import Report
-from headrace.insight.timeseries.chart_data import Chart, Line, Metrics
+from headrace.insight.figures.loaders import without_warm_up
+from headrace.insight.run_report import Report
+from headrace.runs import Damage
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One line of a chart.
+
+    Attributes:
+        name: what it shows, e.g. a loader or a group.
+        group: instance group, empty for the whole job.
+        values: one a bucket, None where nothing was measured.
+        low, high: least and greatest of the records in each bucket; None where a chart has no such range.
+        steps: of the training, the last one in each bucket; None where the records have none.
+    """
+
+    name: str
+    group: str
+    values: list[float | None]
+    low: list[float | None] | None = None
+    high: list[float | None] | None = None
+    steps: list[float | None] | None = None
+
+
+class Chart(msgspec.Struct, frozen=True):
+    """One quantity over time.
+
+    Attributes:
+        name: which, e.g. ``step_time``.
+        title, unit: for its axes; ``%``, ``ms``, ``1/s``, ``bytes``, ``bytes/s``, ``W``, ``batches``, ``CPUs``, or
+            ``1`` for what a program printed.
+        formula: how a bucket's value is computed.
+        lines: its lines.
+        stacked: they are parts of a whole: each is drawn on top of those before it.
+    """
+
+    name: str
+    title: str
+    unit: str
+    formula: str
+    lines: tuple[Line, ...]
+    stacked: bool = False
+
+
+class Metrics(msgspec.Struct, frozen=True):
+    """The charts of one run over one stretch of time.
+
+    Attributes:
+        run_id: which run.
+        start, end: the stretch, seconds since the epoch.
+        width: seconds of a bucket.
+        t: beginnings of the buckets.
+        records: metric records of the whole run so far.
+        charts: the charts; every line has one value for each of `t`.
+        notes: what was not measured.
+        damage: what of the run's files cannot be read, and is left out.
+        until: when the job was over and its hosts were stopped, seconds since the epoch; None while it goes on.
+    """
+
+    run_id: str
+    start: float
+    end: float
+    width: float
+    t: list[float]
+    records: int
+    charts: tuple[Chart, ...]
+    notes: tuple[str, ...]
+    damage: tuple[Damage, ...] = ()
+    until: float | None = None
+
 
 REPORT_POINTS = 120
 """Buckets of a report's chart: one every four pixels."""

@@ -5,7 +5,7 @@ that have no room or no work have batches to spare; between them is a link that 
 CPU looks is weak evidence (NVML counts a period in which any kernel ran at all), so it is used only where no wait was
 measured, and the verdict is then said to be `inferred`.
 
-The rules, tried in this order; `headrace.insight.verdicts.thresholds` has the reason of every number:
+The rules, tried in this order; `headrace.insight.evidence` has the reason of every number:
 
     1  no step for STALL_SECONDS and STALL_STEPS of the longest step, or ended as it stood still   stalled
     2  fewer than LEAST_RECORDS records of the loader:  by GPU and CPU use (inferred), else        unknown
@@ -35,12 +35,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from headrace.insight.figures.columns import Table
-from headrace.insight.figures.figure import WARM_UP_RECORDS, Figure, Window, figure_of, missing
-from headrace.insight.figures.loaders import Ranks
-from headrace.insight.figures.quantities import COMPUTE, DATA_WAIT, H2D, STEP_TIME, Quantity, total
-from headrace.insight.verdicts.evidence import Silence, Usage, VerdictInputs
-from headrace.insight.verdicts.thresholds import (
+from headrace.insight.evidence import (
     CPU_BUSY,
     CROWDED,
     GPU_BUSY,
@@ -63,9 +58,15 @@ from headrace.insight.verdicts.thresholds import (
     STALL_SECONDS,
     STALL_STEPS,
     STRAGGLER,
+    Silence,
+    Usage,
+    VerdictInputs,
     VerdictName,
     band_of,
 )
+from headrace.insight.figures.columns import COMPUTE, DATA_WAIT, H2D, STEP_TIME, Quantity, Table, total
+from headrace.insight.figures.figure import WARM_UP_RECORDS, Figure, Window, figure_of, missing
+from headrace.insight.figures.loaders import Ranks
 from headrace.runs import Stream
 
 _MOST = 50.0  # % of a run's step time: from here on the figures speak of its smaller part
@@ -127,7 +128,7 @@ def with_others(found: Verdict, crowd: str) -> Verdict:
 
     Args:
         found: as the times would have it.
-        crowd: see `headrace.insight.verdicts.evidence.crowded`; empty for a job that had its cores.
+        crowd: see `headrace.insight.evidence.crowded`; empty for a job that had its cores.
     """
     if not crowd or found.name is VerdictName.STALLED:
         return found

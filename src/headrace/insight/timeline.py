@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from headrace.runs import Damage, Event, RunState, Status
+from headrace.runs.describe import GroupLine
 from headrace.runs.event_text import sentence
 from headrace.runs.events import (
     AttemptStarted,
@@ -31,7 +32,6 @@ from headrace.runs.events import (
     ProgramStarted,
     RunFinished,
 )
-from headrace.runs.run_listing import GroupLine
 
 _ENDED = frozenset({"lost", "released", ""})
 

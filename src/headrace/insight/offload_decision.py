@@ -17,8 +17,8 @@ from enum import Enum
 
 import msgspec
 
+from headrace.insight.evidence import NOT_BOUND_SHARE, WORTH
 from headrace.insight.performance_model import Pool, Workload, exactly, fewest_executors, predict, rate
-from headrace.insight.verdicts.thresholds import NOT_BOUND_SHARE, WORTH
 
 HEADROOM = 1.10
 PROCESSES_PER_CORE = 8

@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from headrace.cli.commands.cloud.actions import account_options, dry_run_option, progress, update_option, write
-from headrace.cli.options import echo_json, output_option
+from headrace.cli.options import (
+    account_options,
+    dry_run_option,
+    echo_json,
+    output_option,
+    progress,
+    update_option,
+    write,
+)
 
 if TYPE_CHECKING:
     from headrace.grid.batch.submit_array import BatchExport
@@ -255,7 +262,7 @@ def copy(bundle: str) -> int:
     from headrace.grid.batch.grid_bundle import make_copy
     from headrace.grid.batch.run_step import may_pass, read_bundled_grid
     from headrace.grid.copied_object import CopyFailed
-    from headrace.insight.cost.billing import amount
+    from headrace.insight.billing import amount
 
     stop = threading.Event()
     try:

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 import msgspec
 
 from headrace.errors import UsageError
-from headrace.insight.cost.billing import origin
-from headrace.insight.figures.figure import FORMULAS, Figure, figure_of, missing
+from headrace.insight.billing import origin
+from headrace.insight.figures.figure import FORMULAS, Figure, as_noisy, differ, figure_of, missing
 from headrace.insight.figures.host_usage import GroupReport
-from headrace.insight.figures.noise import as_noisy, differ
-from headrace.insight.reports.run_report import Report
-from headrace.insight.verdicts.decide import Verdict
+from headrace.insight.run_report import Report
+from headrace.insight.verdict import Verdict
 from headrace.runs import Status
 
 _NO_METRICS = "no loader metrics"

@@ -1,1 +1,0 @@
-"""What a run cost or will cost: billed seconds, list prices, projections."""

@@ -1,1 +1,0 @@
-"""`headrace doctor`: what a script's data loading costs, and whether data hosts would help."""

@@ -1,1 +1,0 @@
-"""The report of a run, the comparison of several, the timeline."""

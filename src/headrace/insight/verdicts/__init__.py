@@ -1,1 +1,0 @@
-"""What holds a run back: nine rules over measured evidence."""

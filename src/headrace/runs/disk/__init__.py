@@ -1,1 +1,0 @@
-"""What a run holds on disk: files that programs wrote, sizes, and its removal."""
