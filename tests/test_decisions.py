@@ -71,7 +71,6 @@ FORMATS = {
     "job/problems/finding.py": "numbers of lines",
     "job/model/": "what a user writes in a field of a job",
     "job/rules/local_files.py": "the last line of a Python traceback",
-    "job/rules/engine_rules.py": "what a user writes in a field of a job",
     "job/sagemaker/": "patterns of SageMaker's service model",
     "instance/channels/mounts.py": "/proc/self/mountinfo",
     "instance/machine.py": "nvidia-smi",

@@ -42,7 +42,7 @@ def test_a_library_of_sagemaker_is_valid_in_a_job_and_refused_here_with_what_to_
 ) -> None:
     one = job(distribution={**distribution, "instance_groups": ["b"]})
     assert one.distributions[0].kind == field
-    assert list(service_rules(one.to_data())) == []
+    assert list(service_rules(one)) == []
     with pytest.raises(JobInvalid) as caught:
         one.check_engine("local")
     (problem,) = caught.value.problems
@@ -78,11 +78,11 @@ def test_what_sagemaker_cannot_start_is_refused_for_it_and_runs_here(
 def test_trainium_runs_torch_distributed_only_on_sagemaker() -> None:
     groups = [{"name": "t", "type": "ml.trn1.32xlarge", "count": 1}]
     one = job(instance_groups=groups, distribution=world("mpi", "t"))
-    assert [finding.message for finding in service_rules(one.to_data())] == [
+    assert [finding.message for finding in service_rules(one)] == [
         "Provided distribution strategy mpi is not supported for Trainium instances."
     ]
     torch = job(instance_groups=groups, distribution=world("torch_distributed", "t"))
-    assert not list(service_rules(torch.to_data()))
+    assert not list(service_rules(torch))
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_an_https_address_of_s3_is_shown_as_an_s3_uri() -> None:
         ("https://s3.eu-west-1.amazonaws.com/bucket/x", "s3://bucket/x"),
         ("https://bucket.s3.amazonaws.com/x/y", "s3://bucket/x/y"),
     ]:
-        (finding,) = own_hosts(job(output_path=text).to_data(), "local")
+        (finding,) = own_hosts(job(output_path=text), "local")
         assert finding.hint == f"write {uri}"
 
 
@@ -187,7 +187,7 @@ def test_encryption_is_refused_here_where_tf_data_service_would_talk_in_clear() 
     (problem,) = caught.value.problems
     assert problem.field == "encrypt_inter_container_traffic"
     assert "no TLS" in problem.message
-    assert not list(service_rules(one.to_data())), "there the network does it"
+    assert not list(service_rules(one)), "there the network does it"
     job(data_service=data).check_engine("local")
 
 

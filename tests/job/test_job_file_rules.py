@@ -280,7 +280,7 @@ LIMITS = [
         8,
         ["namespace only"],
     ),
-    (local("ports: {master: 9000, feed: 9000}"), "engines.local.ports.feed", 8, ["differ from the master port"]),
+    (local("ports: {master: 9000, feed: 9000}"), "engines.local.ports.master", 8, ["differ from the feed port"]),
 ]
 
 BETWEEN_KEYS = [

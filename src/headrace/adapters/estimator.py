@@ -36,7 +36,7 @@ from headrace.child_python import runs_in
 from headrace.errors import JobInvalid, Problem, RunFailed, UsageError
 from headrace.job import InstanceGroup, Job, TrainingInput
 from headrace.job.model.fields import JobFields
-from headrace.job.problems.finding import Path
+from headrace.job.problems.finding import Path, value_at
 from headrace.job.run_handle import CtrlC
 from headrace.job.sagemaker.translation import (
     ARGUMENTS,
@@ -45,7 +45,6 @@ from headrace.job.sagemaker.translation import (
     HYPERPARAMETERS,
     VALUES,
     channel_member,
-    get,
     put,
     read_request,
 )
@@ -470,7 +469,7 @@ class Estimator:
         keys["engines"] = copy.deepcopy(keys.get("engines", {}))
         for name, value in (("framework", framework), ("region", region_of(self._arguments.get("sagemaker_session")))):
             place = ("engines", SERVICE, name)
-            if value and get(keys, place) is None:
+            if value and value_at(keys, place) is None:
                 put(keys, place, value)
 
     def _own_hyperparameters(self, others: Mapping[str, object]) -> dict[str, object]:

@@ -36,7 +36,6 @@ from headrace.job import Job
 from headrace.job.model.frozen_model import Part
 from headrace.job.problems.finding import Finding
 from headrace.job.rules.engine_rules import IDLE_ON_OWN_HOSTS, NO_RANGE, Unused, idle, options_rules, own_hosts
-from headrace.job.rules.raw_access import Data
 from headrace.runs import Run, RunPaths
 
 
@@ -106,10 +105,10 @@ class PlatformEngine(ABC, Generic[P, T]):
         """Returns what works in this engine from here. Starts nothing."""
         return ()
 
-    def rules(self, data: Data) -> Iterator[Finding]:
+    def rules(self, job: Job) -> Iterator[Finding]:
         """Yields what this engine refuses of a job."""
-        yield from own_hosts(data, self.name)
-        yield from options_rules(self.name, self.Options, data)
+        yield from own_hosts(job, self.name)
+        yield from options_rules(self.name, self.Options, job)
 
     # --- where engines differ a little -----------------------------------------------------------------------------
 
@@ -129,9 +128,9 @@ class PlatformEngine(ABC, Generic[P, T]):
 
     # --- once --------------------------------------------------------------------------------------------------------
 
-    def without_effect(self, data: Data) -> Iterable[Unused]:
+    def without_effect(self, job: Job) -> Iterable[Unused]:
         """Returns what of a job has no effect in this engine."""
-        return idle(data, self.unused)
+        return idle(job, self.unused)
 
     def options_of(self, job: Job) -> Part | None:
         """Returns the options of a job for an engine that headrace does not bring, as its model has them."""

@@ -20,9 +20,8 @@ from headrace.grid.place_line import PlaceSize
 from headrace.grid.plan_grid import GridPlan, demand_of
 from headrace.instance.s3 import S3, S3Access
 from headrace.instance.storage import split
+from headrace.job.job import missing_files
 from headrace.job.problems.finding import JobSource
-from headrace.job.rules.kubernetes_rules import in_volumes
-from headrace.job.rules.local_files import missing
 
 PARALLEL = 16
 T = TypeVar("T")
@@ -207,8 +206,7 @@ def _local(grid: Grid) -> Iterator[tuple[int, Problem]]:
     source = JobSource()
     for line, data in zip(grid.lines, grid.jobs, strict=True):
         pods = engine_of(line, grid.file.engine) == KUBERNETES
-        elsewhere = frozenset(in_volumes(data)) if pods else frozenset()
-        for finding in missing(data, grid.template.base, elsewhere):
+        for finding in missing_files(data, grid.template.base, pods):
             wrong = source.problem(finding)
             yield line.index, Problem(wrong.field, wrong.message, wrong.value, line.place, hint=wrong.hint)
 

@@ -10,10 +10,11 @@ import os
 import re
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol, cast
 
-from pydantic import PrivateAttr
+from pydantic import PrivateAttr, ValidationError
 
 from headrace.errors import EngineRefused, JobInvalid, Problem
 from headrace.job import job_document
@@ -23,7 +24,7 @@ from headrace.job.model.field_types import JOB_NAME_CHARACTERS, cut_name
 from headrace.job.model.fields import InstanceGroup, JobFields, TrainingInput
 from headrace.job.model.job_topology import Structure
 from headrace.job.problems import finding as findings
-from headrace.job.problems.finding import JobSource, examine
+from headrace.job.problems.finding import JobSource
 from headrace.job.rules import job_rules, local_files
 from headrace.job.rules.engine_rules import Unused, service_rules
 from headrace.job.rules.kubernetes_rules import in_volumes
@@ -140,21 +141,20 @@ class Job(Structure):
         """
         places = {finding.path for finding in wrong} if source.names else set()
 
-        def told(finding: findings.Finding) -> bool:
+        def is_found(finding: findings.Finding) -> bool:
             path = source.named(finding.path)
             return (*path, "ChannelName") in places or _within(path, places)
 
-        found = (finding for finding in find_problems(data) if finding.code or not told(finding))
-        problems = [*wrong, *found]
+        fields, broken = _checked(data)
+        problems = [*wrong, *(finding for finding in broken if finding.code or not is_found(finding))]
         if look:
-            passed_by = {finding.path for finding in problems} | set(in_volumes(data))
-            missing = local_files.missing(data, base_path, frozenset(passed_by))
-            problems += [finding for finding in missing if not told(finding)]
+            passed_by = {finding.path for finding in problems}
+            missing = _spelt(local_files.missing(fields, base_path, {*in_volumes(fields)}), data)
+            problems += [each for each in missing if each.path not in passed_by and not is_found(each)]
         if problems:
             raise JobInvalid(source.problems(problems))
         job = cls.__new__(cls)
-        given = {key: value for key, value in data.items() if value is not None}
-        Structure.__init__(job, **given)  # type: ignore[arg-type]  # it was checked just now
+        Structure.__init__(job, **{key: value for key, value in data.items() if value is not None})  # type: ignore[arg-type]  # it was checked just now
         job._base_path, job._source = base_path.absolute(), source
         return job
 
@@ -189,7 +189,7 @@ class Job(Structure):
         Raises:
             JobInvalid: with all that SageMaker refuses, and all that is not in S3.
         """
-        wrong = [*service_rules(self.to_data()), *unfit(self, submit_directory)]
+        wrong = [*self._spelt(service_rules(self)), *unfit(self, submit_directory)]
         request = write_request(self, submit_directory)
         wrong += [] if wrong else check_request(request)
         if wrong:
@@ -244,7 +244,7 @@ class Job(Structure):
             EngineRefused: no engine of that name.
         """
         idle = getattr(find_engine(engine), "without_effect", None)
-        return () if idle is None else tuple(idle(self.to_data()))
+        return () if idle is None else tuple(idle(self))
 
     def check_engine(self, engine: str) -> None:
         """Checks the rules of one engine.
@@ -254,9 +254,12 @@ class Job(Structure):
             EngineRefused: no engine of that name.
         """
         rules = getattr(find_engine(engine), "rules", None)
-        refused = [] if rules is None else list(rules(self.to_data()))
+        refused = [] if rules is None else self._spelt(rules(self))
         if refused:
             raise JobInvalid(self._source.problems(refused))
+
+    def _spelt(self, broken: Iterable[findings.Finding]) -> list[findings.Finding]:
+        return _spelt(broken, self.to_data())
 
     def check_files(self, elsewhere: Collection[findings.Path] = ()) -> None:
         """Checks that the code and every channel's folder are there.
@@ -267,7 +270,7 @@ class Job(Structure):
         Raises:
             JobInvalid: with everything that is not.
         """
-        wrong = list(local_files.missing(self.to_data(), self.base_path, frozenset(elsewhere), images=False))
+        wrong = list(local_files.missing(self, self.base_path, elsewhere, images=False))
         if wrong:
             raise JobInvalid(self._source.problems(wrong))
 
@@ -277,9 +280,8 @@ class Job(Structure):
         Raises:
             JobInvalid: with every such channel whose data are not on this machine.
         """
-        data = self.to_data()
-        ours = set(in_volumes(data))
-        wrong = [found for found in local_files.missing(data, self.base_path, frozenset()) if found.path in ours]
+        ours = set(in_volumes(self))
+        wrong = [finding for finding in local_files.missing(self, self.base_path) if finding.path in ours]
         if wrong:
             raise JobInvalid(self._source.problems(wrong))
 
@@ -391,7 +393,33 @@ def _within(path: findings.Path, places: set[findings.Path]) -> bool:
 
 def find_problems(data: Mapping[str, object]) -> list[findings.Finding]:
     """Returns every broken rule of a job that is given as plain data. Pure: no file is looked for."""
-    return examine(JobFields, job_rules.shortened(data)) + job_rules.check(data)
+    return _checked(data)[1]
+
+
+def missing_files(data: Mapping[str, object], base: Path, on_pods: bool) -> list[findings.Finding]:
+    """Returns what a job that is given as plain data names and is not on this machine.
+
+    Args:
+        data: the job.
+        base: what relative paths are relative to.
+        on_pods: its hosts are pods, so that channels in their volumes need not be here.
+    """
+    fields = findings.fitting(Structure, data)
+    return _spelt(local_files.missing(fields, base, {*in_volumes(fields)} if on_pods else ()), data)
+
+
+def _checked(data: Mapping[str, object]) -> tuple[Structure, list[findings.Finding]]:
+    """Returns the job without what is wrong in it, and every broken rule."""
+    short, wrong = job_rules.shortened(data), list[findings.Finding]()
+    try:
+        fields = Structure.model_validate(short)
+    except ValidationError as error:
+        fields, wrong = findings.fitting(Structure, short), [*findings.explain(error, JobFields, short)]
+    return fields, [*wrong, *job_rules.sizes(data), *_spelt(job_rules.check(fields), short)]
+
+
+def _spelt(broken: Iterable[findings.Finding], data: Mapping[str, object]) -> list[findings.Finding]:
+    return [replace(finding, path=findings.spelt(finding.path, data, JobFields)) for finding in broken]
 
 
 _PROGRAMS = (".py", ".sh", ".ipynb")

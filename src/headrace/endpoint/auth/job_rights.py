@@ -17,7 +17,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from headrace.job.sagemaker.translation import CHANNELS, get
+from headrace.job.problems.finding import value_at
+from headrace.job.sagemaker.translation import CHANNELS
 
 Place = tuple[str, bytes]
 """A bucket, and what a key there begins with."""
@@ -70,9 +71,11 @@ def rights_of(request: Mapping[str, object], name: str, default: frozenset[str])
     channels = [place for text in _texts(request.get(CHANNELS)) for place in _places(text)]
     parameters = request.get("HyperParameters")
     code = _places(str(parameters.get(_CODE, ""))) if isinstance(parameters, Mapping) else []
-    outputs = [place for each in _OUTPUTS for place in _places(str(get(dict(request), (each, "S3OutputPath")) or ""))]
+    outputs = [
+        place for each in _OUTPUTS for place in _places(str(value_at(dict(request), (each, "S3OutputPath")) or ""))
+    ]
     written = [(bucket, _folder(key) + name.encode() + b"/") for bucket, key in outputs]
-    written += _places(str(get(dict(request), ("CheckpointConfig", "S3Uri")) or ""))
+    written += _places(str(value_at(dict(request), ("CheckpointConfig", "S3Uri")) or ""))
     written += [(bucket, name.encode() + b"/") for bucket in sorted(default)]
     others = {key: value for key, value in request.items() if key not in (CHANNELS, *_OUTPUTS, "CheckpointConfig")}
     named = [place for text in _texts(others) for place in _places(text)]

@@ -30,8 +30,8 @@ from headrace.endpoint.wire.requests import refusal
 from headrace.errors import EngineRefused, JobInvalid, UsageError
 from headrace.job import Job
 from headrace.job.job_document import apply, parse_path
-from headrace.job.problems.finding import JobSource
-from headrace.job.sagemaker.translation import CHANNELS, WORLD_GROUPS, get, read_request, with_places
+from headrace.job.problems.finding import JobSource, value_at
+from headrace.job.sagemaker.translation import CHANNELS, WORLD_GROUPS, read_request, with_places
 from headrace.runs.event_text import worlds_text
 
 GROUPS = "groups"
@@ -258,7 +258,7 @@ class JobMaker:
         for channel in channels if isinstance(channels, list) else []:
             if channel.get("ChannelName") != _DRIVERS:
                 continue
-            folder = str(get(channel, ("DataSource", "S3DataSource", "S3Uri")))
+            folder = str(value_at(channel, ("DataSource", "S3DataSource", "S3Uri")))
             path = path_of(f"{folder.rstrip('/')}/{_DRIVER_SCRIPT}", self.find)
             script = path.read_text(errors="replace") if path is not None and path.is_file() else ""
             if f"/{_MPI_DRIVER}" not in script:
@@ -273,7 +273,7 @@ class JobMaker:
     def note(self, request: Mapping[str, object], job: Job) -> str:
         """Returns what the logs say first: what runs the programs, and that groups which nobody named train alone."""
         sentences = [self._runner(request)]
-        unnamed = get(dict(request), WORLD_GROUPS) is None
+        unnamed = value_at(dict(request), WORLD_GROUPS) is None
         worlds = [(str(world.kind), world.instance_groups or ()) for world in job.distributions]
         if unnamed and (text := worlds_text(worlds)):
             why = "the request names no groups for its distribution, as on the service"
@@ -336,18 +336,18 @@ def missing_places(request: Mapping[str, object], region: str, find: FindPath, f
     role, sentences = str(request.get("RoleArn", "")), []
     channels = request.get(CHANNELS)
     for channel in channels if isinstance(channels, list) else []:
-        source = get(channel, ("DataSource", "S3DataSource"))
-        uri = str(get(source, ("S3Uri",)) or "")
+        source = value_at(channel, ("DataSource", "S3DataSource"))
+        uri = str(value_at(source, ("S3Uri",)) or "")
         bucket, key = _split(uri)
         first = find_key(bucket, key) if bucket else ""
-        is_prefix = get(source, ("S3DataType",)) == "S3Prefix"
+        is_prefix = value_at(source, ("S3DataType",)) == "S3Prefix"
         if first is None or (bucket and not is_prefix and first != key):  # a manifest is one object
             there = f"that the bucket exists in the selected region ({region}), that objects exist under that S3 prefix"
             rights = f'that the role "{role}" has "s3:ListBucket" permissions on bucket "{bucket}"'
             told = f'No S3 objects found under S3 URL "{uri}" given in input data source.'
             sentences.append(f"{told} Please ensure {there}, and {rights}.")
     for place in _PLACES:
-        uri = str(get(dict(request), place) or "")
+        uri = str(value_at(dict(request), place) or "")
         bucket, _ = _split(uri)
         if bucket and find(bucket, "") is None:
             told = f'The bucket of the S3 URL "{uri}" given in {".".join(place)} does not exist.'

@@ -24,9 +24,8 @@ from headrace.errors import EngineRefused
 from headrace.job import Job
 from headrace.job.model.kubernetes_options import KubernetesOptions
 from headrace.job.problems.finding import Finding
-from headrace.job.rules.engine_rules import IDLE_ON_OWN_HOSTS, NO_RANGE, Unused, idle
+from headrace.job.rules.engine_rules import IDLE_ON_OWN_HOSTS, NO_RANGE, Unused, unused_keys
 from headrace.job.rules.kubernetes_rules import kubernetes_rules
-from headrace.job.rules.raw_access import Data, mapping
 from headrace.runs import Cause, CauseKind, Run, RunPaths, Status, runs_dir
 
 _log = logging.getLogger(__name__)
@@ -63,17 +62,16 @@ class KubernetesEngine(PlatformEngine[KubernetesJob, KubeTicket]):
 
     name, Ticket, unused, own_trees = "kubernetes", KubeTicket, UNUSED, True
 
-    def rules(self, data: Data) -> Iterator[Finding]:
+    def rules(self, job: Job) -> Iterator[Finding]:
         """See `PlatformEngine.rules`: also what pods cannot have, and what no pod can reach."""
-        yield from super().rules(data)
-        yield from kubernetes_rules(data)
+        yield from super().rules(job)
+        yield from kubernetes_rules(job)
 
-    def without_effect(self, data: Data) -> Iterable[Unused]:
+    def without_effect(self, job: Job) -> Iterable[Unused]:
         """See `PlatformEngine.without_effect`: a JobSet has all of its pods from beginning to end."""
-        yield from super().without_effect(data)
-        options = mapping(data, "engines", "kubernetes")
-        if options.get("gang") or options.get("queue"):
-            yield from idle({"data_service": mapping(data, "data_service")}, NO_RANGE)
+        yield from super().without_effect(job)
+        if job.kubernetes.is_jobset:
+            yield from unused_keys(job, NO_RANGE)
 
     def plan(self, job: Job) -> KubernetesJob:
         """See `PlatformEngine.plan`. Also raises EngineRefused for code that is too large to travel with the job."""

@@ -182,11 +182,9 @@ def check_kubernetes_job(planned: KubernetesJob) -> None:
             f"the run's directory has a name that no pod can have: {planned.root}",
             hint="set HEADRACE_HOME to a folder without ':' and ','",
         )
-    data = planned.job.to_data()
-    elsewhere: list[Path] = list(in_volumes(data))
+    elsewhere: list[Path] = list(in_volumes(planned.job))
     for key in ("output_path", "checkpoint_s3_uri"):
-        place = data.get(key)
-        if isinstance(place, str) and is_in_volume(planned.options.model_dump(), place):
+        if is_in_volume(planned.options, getattr(planned.job, key)):
             elsewhere.append((key,))
     check_remote_job(planned, elsewhere, storage=planned.options.check_storage, programs=False)
 

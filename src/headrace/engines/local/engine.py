@@ -35,7 +35,6 @@ from headrace.job import Job
 from headrace.job.problems.finding import Finding
 from headrace.job.rules.engine_rules import IDLE_ON_OWN_HOSTS, Unused, idle, own_hosts
 from headrace.job.rules.job_rules import hosts
-from headrace.job.rules.raw_access import Data
 from headrace.own_runs import started_here
 from headrace.processes.process_table import pids
 from headrace.runs import Run, RunPaths, Status, runs_dir, supervisor_alive
@@ -108,15 +107,15 @@ def _check(job: Job) -> CheckedJob:
     return checked
 
 
-def rules(data: Data) -> Iterator[Finding]:
+def rules(job: Job) -> Iterator[Finding]:
     """Yields what this engine refuses of a job."""
-    yield from own_hosts(data, "local")
-    yield from hosts(data, 254, " on this machine: <address_prefix>.1 to .254")
+    yield from own_hosts(job, "local")
+    yield from hosts(job, 254, " on this machine: <address_prefix>.1 to .254")
 
 
-def without_effect(data: Data) -> tuple[Unused, ...]:
+def without_effect(job: Job) -> Iterator[Unused]:
     """Returns what of a job has no effect in this engine."""
-    return idle(data, IDLE_ON_OWN_HOSTS)
+    return idle(job, IDLE_ON_OWN_HOSTS)
 
 
 def render(job: Job) -> tuple[Document, ...]:

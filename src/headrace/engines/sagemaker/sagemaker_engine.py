@@ -20,10 +20,11 @@ from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket
 from headrace.engines.sagemaker.submit_training_job import resume_submission, stop_run, submit_training_job, take_up_run
 from headrace.errors import EngineRefused
 from headrace.job import Job
+from headrace.job.job_document import dump
+from headrace.job.model.fields import LocalOptions
 from headrace.job.model.sagemaker_options import SageMakerOptions
 from headrace.job.problems.finding import Finding
-from headrace.job.rules.engine_rules import NO_RANGE, Unused, idle, sagemaker_rules, service_rules
-from headrace.job.rules.raw_access import Data, mapping
+from headrace.job.rules.engine_rules import NO_RANGE, Unused, sagemaker_rules, service_rules, unused_keys
 from headrace.runs import Run, RunPaths, runs_dir
 
 
@@ -32,15 +33,15 @@ class SageMakerEngine(PlatformEngine[SageMakerJob, ServiceTicket]):
 
     name, Ticket, own_trees = "sagemaker", ServiceTicket, True
 
-    def rules(self, data: Data) -> Iterator[Finding]:
+    def rules(self, job: Job) -> Iterator[Finding]:
         """See `PlatformEngine.rules`: what the service refuses, and what this engine needs."""
-        yield from service_rules(data)
-        yield from sagemaker_rules(data)
+        yield from service_rules(job)
+        yield from sagemaker_rules(job)
 
-    def without_effect(self, data: Data) -> Iterable[Unused]:
+    def without_effect(self, job: Job) -> Iterable[Unused]:
         """See `PlatformEngine.without_effect`: the service acts on nearly all."""
-        yield from idle({"data_service": mapping(data, "data_service")}, NO_RANGE)
-        for key in mapping(data, "engines", "local"):
+        yield from unused_keys(job, NO_RANGE)
+        for key in dump(job.local, LocalOptions):
             yield Unused(f"engines.local.{key}", "it is for the local engine")
 
     def plan(self, job: Job) -> SageMakerJob:

@@ -88,7 +88,7 @@ def training_request(job: Job, name: str, image: str, carrier: Carrier) -> Reque
         JobInvalid: with all that SageMaker refuses, and all that is not in S3.
     """
     named = job.model_copy(update={"job_name": name, "image_uri": image})
-    wrong = [*service_rules(job.to_data()), *map(_with_hint, unfit(named, carrier.submit_directory))]
+    wrong = [*service_rules(job), *map(_with_hint, unfit(named, carrier.submit_directory))]
     request = write_request(named, carrier.submit_directory)
     put(request, ENTRYPOINT, list(carrier.entrypoint))
     algorithm = cast("dict[str, object]", request[ALGORITHM])

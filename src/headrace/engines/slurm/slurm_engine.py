@@ -60,7 +60,6 @@ from headrace.instance.launch_plan import LaunchPlan
 from headrace.job import Job
 from headrace.job.problems.finding import Finding, Path, show
 from headrace.job.rules.engine_rules import IDLE_ON_OWN_HOSTS
-from headrace.job.rules.raw_access import Data, mapping, pick
 from headrace.log_setup import tell_user
 from headrace.runs import Cause, CauseKind, Run, RunPaths, Status, give_to_engine, read_plan, runs_dir
 from headrace.runs.events import SecondaryStatus, StatusChanged
@@ -99,10 +98,10 @@ class SlurmEngine(PlatformEngine[SlurmJob, SlurmTicket]):
 
     name, Ticket, unused = "slurm", SlurmTicket, UNUSED
 
-    def rules(self, data: Data) -> Iterator[Finding]:
+    def rules(self, job: Job) -> Iterator[Finding]:
         """See `PlatformEngine.rules`: also what only one kernel can do, and what more than one node cannot."""
-        yield from super().rules(data)
-        yield from _rules(data)
+        yield from super().rules(job)
+        yield from _rules(job)
 
     def plan(self, job: Job) -> SlurmJob:
         """See `PlatformEngine.plan`."""
@@ -192,13 +191,11 @@ class SlurmEngine(PlatformEngine[SlurmJob, SlurmTicket]):
 ENGINE = SlurmEngine()
 
 
-def _rules(data: Data) -> Iterator[Finding]:
+def _rules(job: Job) -> Iterator[Finding]:
     """What only one kernel can do, and what more than one node cannot."""
-    for name, channel in mapping(data, "inputs").items():
-        key, mode = pick(channel, "input_mode")
-        path: Path = ("inputs", name, key)
-        if mode is None:
-            path, mode = ("input_mode",), data.get("input_mode")
+    for name, channel in job.inputs.items():
+        path: Path = ("inputs", name, "input_mode") if channel.input_mode else ("input_mode",)
+        mode = job.input_mode_of(name)
         if mode in ("Pipe", "FastFile"):
             message = f"the channel {name!r} would be served on one node only"
             hint = "use File: the data lies on the file system that the nodes share"

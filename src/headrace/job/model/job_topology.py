@@ -5,7 +5,7 @@ A job file gives defaults and exceptions; here every question about one group ha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import cast
 
@@ -27,6 +27,7 @@ from headrace.job.model.fields import (
 from headrace.job.model.kubernetes_options import KubernetesOptions
 from headrace.job.model.path_types import is_file
 from headrace.job.model.sagemaker_options import SageMakerOptions
+from headrace.job.problems.finding import Path
 from headrace.sagemaker_parameters import HOMOGENEOUS
 
 RANKS_A_GPU = ("torch_distributed", "mpi")  # the others start one process a host
@@ -38,7 +39,10 @@ class Structure(JobFields):
     @property
     def groups(self) -> tuple[InstanceGroup, ...]:
         """The instance groups, at least one. Without groups there is one, named ``homogeneousCluster``."""
-        return self.instance_groups or (InstanceGroup(HOMOGENEOUS, self.instance_type, self.instance_count),)
+        if self.instance_groups:
+            return self.instance_groups
+        name, kind, count = HOMOGENEOUS, self.instance_type, self.instance_count  # they are checked already
+        return (InstanceGroup.model_construct(instance_group_name=name, instance_type=kind, instance_count=count),)
 
     def group(self, name: str) -> InstanceGroup:
         """Returns the group of that name. Raises KeyError."""
@@ -54,8 +58,7 @@ class Structure(JobFields):
     @property
     def scripts(self) -> tuple[str, ...]:
         """Files of this machine that are all the code of a job without `source_dir`, each once."""
-        named = (self.entry_point, *(group.entry_point or "" for group in self.instance_groups))
-        return () if self.source_dir else tuple(dict.fromkeys(name for name in named if name and is_file(name)))
+        return () if self.source_dir else tuple(dict.fromkeys(name for _, name in entry_points(self) if is_file(name)))
 
     def in_code(self, entry_point: str) -> str:
         """Returns an entry point as it is inside the code: by its name alone if it is one of `scripts`."""
@@ -250,3 +253,22 @@ class Structure(JobFields):
     @property
     def _completion_named(self) -> tuple[str, ...]:
         return (self.completion.instance_groups or ()) if self.completion else ()
+
+
+def entry_points(job: Structure) -> Iterator[tuple[Path, str]]:
+    """Yields the entry points that are given, each with its place in the job: the job's, then those of groups."""
+    if job.entry_point:
+        yield ("entry_point",), job.entry_point
+    for index, group in enumerate(job.instance_groups):
+        if group.entry_point:
+            yield ("instance_groups", index, "entry_point"), group.entry_point
+
+
+def each_group_alone(job: Structure) -> bool:
+    """Tells whether every group is a world of its own, all alike.
+
+    It is what SageMaker's containers make of a request that enables a distribution and names no groups for it.
+    """
+    alone = [world.model_copy(update={"instance_groups": None}) for world in job.distribution]
+    names = [name for world in job.distribution for name in world.instance_groups or ()]
+    return 1 < len(alone) == len(names) and all(world == alone[0] for world in alone) and names == [*job.hosts]

@@ -303,18 +303,20 @@ class Distribution(Part):
     instance_groups: field_types.GroupNames | None = None
 
     @property
+    def ways(self) -> tuple[str, ...]:
+        """Ways of starting ranks that are enabled, as they are named in a job; of a valid distribution one at most."""
+        libraries = [(f"smdistributed.{name}", library) for name, library in self.smdistributed or ()]
+        parts = [*((name, getattr(self, name)) for name in STRATEGIES), *libraries]
+        ways = [name for name, part in parts if getattr(part, "enabled", False)]
+        if "smdistributed.modelparallel" in ways and "mpi" in ways:
+            ways.remove("mpi")  # mpirun is how that library is started
+        return tuple(ways)
+
+    @property
     def kind(self) -> str:
         """How ranks are started: `mpi` for Horovod too, `smdistributed.dataparallel` ...; empty when not at all."""
-        libraries = self.smdistributed or SmDistributed()
-        if libraries.modelparallel and libraries.modelparallel.enabled:  # it is given together with mpi
-            return "smdistributed.modelparallel"
-        if libraries.dataparallel and libraries.dataparallel.enabled:
-            return "smdistributed.dataparallel"
-        names = (
-            name for name in STRATEGIES if name != "smdistributed" and getattr(getattr(self, name), "enabled", False)
-        )
-        name = next(names, "")
-        return "mpi" if name == "horovod" else name
+        way = next(iter(self.ways), "")
+        return "mpi" if way == "horovod" else way
 
     @property
     def is_horovod(self) -> bool:

@@ -1,7 +1,8 @@
-"""One broken rule, before its file and line are known.
+"""One broken rule, before its file and line are known, and how pydantic's errors become such findings.
 
-Rules work on plain values and yield a `Finding`: the path inside the job, what is allowed, the value seen. `JobSource`
-turns it into a `headrace.errors.Problem`, with file and line when the job came from a file.
+Rules yield a `Finding`: the path inside the job, what is allowed, the value seen. They read the job as a model without
+what is wrong in it (`fitting`), so that all problems come out at once; `spelt` gives a path the names that the user
+chose. `JobSource` turns a finding into a `headrace.errors.Problem`, with file and line when the job came from a file.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ import functools
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import get_args, get_origin
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
-from pydantic import AliasChoices, BaseModel, ValidationError
+from pydantic import AliasChoices, BaseModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from headrace.errors import Broken, Problem
 from headrace.sagemaker_parameters import meaning
+
+M = TypeVar("M", bound=BaseModel)
 
 Path = tuple[str | int, ...]
 """Keys and list indices from the top of the job to a value."""
@@ -117,6 +121,15 @@ def field_text(path: Path) -> str:
     return text
 
 
+def value_at(tree: object, path: Path) -> object:
+    """Returns the value at a place in nested mappings; None when there is none."""
+    for step in path:
+        if not isinstance(tree, Mapping):
+            return None
+        tree = tree.get(step)
+    return tree
+
+
 def show(value: object) -> str:
     """Returns a value as a message shows it: its repr, cut."""
     text = repr(value)
@@ -182,6 +195,51 @@ def examine(model: type[BaseModel], data: Mapping[str, object]) -> list[Finding]
     return []
 
 
+def fitting(model: type[M], data: Mapping[str, object]) -> M:
+    """Returns data as their model, as far as they fit: a value that is wrong, or required and missing, is None, a list
+    or mapping has what fits of it. `model_fields_set` has all keys that are given, wrong and unknown ones too.
+    """
+    names, values = _names(model), dict[str, object]()
+    extra = {*data} if model.model_config.get("extra") == "allow" else set()
+    for key, value in data.items():
+        info = model.model_fields.get(names.get(key, ""))
+        if info is not None:
+            default = info.get_default(call_default_factory=True)
+            fit = _fit(info.rebuild_annotation(), value)
+            values[names[key]] = default if fit is None and isinstance(default, (BaseModel, tuple, dict)) else fit
+        elif key in extra:
+            values[key] = value
+    missing = {name: None for name, info in model.model_fields.items() if info.is_required()}
+    return model.model_construct({names.get(key, key) for key in data}, **{**missing, **values})
+
+
+def _fit(annotation: Any, value: object) -> object:
+    """Returns what of a value fits a type; None if nothing does."""
+    try:
+        return _adapter(annotation).validate_python(value)
+    except ValidationError:
+        pass
+    while get_origin(annotation) in (Annotated, Union, UnionType):
+        annotation = get_args(annotation)[0]
+    if get_origin(annotation) is dict and isinstance(value, Mapping):
+        return {key: _fit_item(get_args(annotation)[1], item) for key, item in value.items()}
+    if get_origin(annotation) is tuple and isinstance(value, (list, tuple, Mapping)):
+        items = [value] if isinstance(value, Mapping) else value
+        return tuple(_fit_item(get_args(annotation)[0], item) for item in items)
+    part = _model_in(annotation)
+    return fitting(part, value) if part and isinstance(value, Mapping) else None
+
+
+def _fit_item(annotation: Any, item: object) -> object:
+    fit, part = _fit(annotation, item), _model_in(annotation)
+    return fitting(part, {}) if part and fit is None else fit
+
+
+@functools.cache
+def _adapter(annotation: Any) -> TypeAdapter[object]:
+    return TypeAdapter(annotation)
+
+
 def explain(error: ValidationError, model: type[BaseModel] | None = None, data: object = None) -> Iterator[Finding]:
     """Yields one finding for each of pydantic's errors.
 
@@ -199,11 +257,11 @@ def explain(error: ValidationError, model: type[BaseModel] | None = None, data: 
         path = tuple(step for step in details["loc"] if step != "[key]")
         if isinstance(inner, ValueError) and hasattr(inner, "findings"):
             for finding in inner.findings:
-                full = _cut((*path, *finding.path), data)
+                full = spelt((*path, *finding.path), data, model)
                 is_unknown = finding.unknown_key and model
                 yield unknown_key_at(full, model) if is_unknown else replace(finding, path=full)
         else:
-            yield _finding(details, path if data is None else _cut(path, data), model)
+            yield _finding(details, spelt(path, data, model), model)
 
 
 def _finding(details: ErrorDetails, path: Path, model: type[BaseModel] | None) -> Finding:
@@ -275,17 +333,21 @@ def _model_in(annotation: object) -> type[BaseModel] | None:
     return next((found for part in get_args(annotation) if (found := _model_in(part))), None)
 
 
-def _cut(path: Path, data: object) -> Path:
-    """Makes a path of pydantic's one of the user's.
+def spelt(path: Path, data: object, model: type[BaseModel] | None) -> Path:
+    """Makes a path of fields' names, or of pydantic's, one of the user's.
 
-    It ends at the value that it passes through when that value is no mapping or list. An item of what the user wrote as
-    one mapping, and not as a list, has no index.
+    It has the names that the user chose, and ends at the value that it passes through when that value is no mapping or
+    list. An item of what the user wrote as one mapping, and not as a list, has no index.
     """
     if isinstance(data, Mapping) and path[:2] == ("distribution", 0) and isinstance(data.get("distribution"), Mapping):
         path = path[:1] + path[2:]
     for length, step in enumerate(path):
         if isinstance(data, Mapping):
-            data = data.get(step)
+            if step not in data and model is not None:
+                names = known_keys(path[:length], model)
+                name = next((key for key in data if key in names and names[key] == names.get(str(step))), step)
+                path = (*path[:length], name, *path[length + 1 :])
+            data = data.get(path[length])
         elif isinstance(data, (list, tuple)) and isinstance(step, int) and step < len(data):
             data = data[step]
         elif isinstance(data, (str, int, float, os.PathLike)):

@@ -1,9 +1,8 @@
 """The rules between the keys of a job.
 
-Each rule takes the job as plain data, as the user wrote it, and yields what is broken. A rule passes over what has the
-wrong type: `fields` reports that. So all rules run on any input, and all problems come out at once.
-
-Rules about distributions: one way of starting ranks each, on groups that no other has.
+Each rule takes the job without what is wrong in it (`headrace.job.problems.finding.fitting`: None stands there) and
+yields what is broken. `fields` reports what is wrong in itself. So all rules run on any input, and all problems come
+out at once.
 """
 
 from __future__ import annotations
@@ -12,34 +11,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import PurePosixPath
 
-from headrace.catalog.prices import DEFAULT_REGION, price_of, regions
+from headrace.catalog.prices import price_of, regions
 from headrace.job.find_engine import engine_names
 from headrace.job.model import path_types
-from headrace.job.model.engine_options import LocalPorts
-from headrace.job.model.field_types import MAX_RUN_DEFAULT
 from headrace.job.model.fields import JobFields
-from headrace.job.problems.finding import Finding, Path, known_keys, nearest, show, unknown_key_at
-from headrace.job.rules.raw_access import (
-    Data,
-    as_list,
-    as_names,
-    enabled,
-    entry_points,
-    group_entries,
-    group_names,
-    groups_of_channel,
-    host_counts,
-    mapping,
-    pick,
-    quoted,
-    worlds,
-)
+from headrace.job.model.job_topology import Structure, entry_points
+from headrace.job.model.parts import Distribution
+from headrace.job.problems.finding import Finding, Path, nearest, show, unknown_key_at
 from headrace.sagemaker_parameters import HOMOGENEOUS
 
 MAX_HOSTS = 1000  # for so many the coordinator is measured (bench/hosts.py)
-DATA_SERVICES = ("feed", "tf_data")
+NOTHING_ENABLED = "Don't set training instance groups while no distribution strategies enabled!"
 
-Rule = Callable[[Data], Iterator[Finding]]
+Rule = Callable[[Structure], Iterator[Finding]]
 
 
 _SIZES = (
@@ -57,70 +41,14 @@ _LIMITED = frozenset(key for key, _, _, _ in _SIZES)
 _READ = 200  # items of a list or mapping that the other rules look at; it is refused for its size anyway
 
 
-def data_hosts(data: Data) -> Iterator[Finding]:
-    """Data hosts that come and go do nothing else, and each of them holds all of the data."""
-    workers = mapping(data, "data_service", "feed", "workers")
-    where = ("data_service", "feed", "workers")
-    if not workers:
-        return
-    least, most = workers.get("min"), workers.get("max")
-    names, counts = as_names(mapping(data, "data_service").get("instance_groups")), host_counts(data)
-    if not names:
-        yield Finding(where, "needs groups of data hosts: name them in data_service.instance_groups")
-        return
-    if isinstance(least, int) and isinstance(most, int) and least > most:
-        yield Finding((*where, "min"), f"must be at most max, which is {most}", show(least))
-    there = sum(counts.get(name, 0) for name in names)
-    for key, value in (("min", least), ("max", most)):
-        if isinstance(value, int) and there and value > there:
-            message = f"must be at most the {there} instances of the groups of data_service"
-            yield Finding((*where, key), message, show(value), "raise instance_count: it is the most that there may be")
-    trains = set(as_names(mapping(data, "completion").get("instance_groups")))
-    for _, world in worlds(data):
-        trains.update(as_names(world.get("instance_groups")))
-    for name in names:
-        if name in trains or not counts.keys() - set(names):
-            yield Finding(where, f"is for hosts that only make batches, and {name!r} trains")
-    for name, channel in mapping(data, "inputs").items():
-        kind = pick(channel, "distribution", "S3DataDistributionType")[1] if isinstance(channel, Mapping) else None
-        if kind == "ShardedByS3Key":
-            message = f"is not possible with the channel {name!r}, of which every host has another part"
-            yield Finding(where, message, hint="write distribution: FullyReplicated, or leave workers out")
+def check(job: Structure) -> Iterator[Finding]:
+    """Yields what is broken between the keys of a job."""
+    return chain.from_iterable(rule(job) for rule in RULES)
 
 
-def budget(data: Data) -> Iterator[Finding]:
-    """Every instance type of a job with a budget has a list price in the budget's region."""
-    section = mapping(data, "budget")
-    region = section.get("region", DEFAULT_REGION)
-    if section.get("max_cost") is None or not isinstance(region, str) or region not in regions():
-        return
-    for name in dict.fromkeys(_types(data)):
-        if price_of(name, region) is not None:
-            continue
-        others = [each for each in regions() if price_of(name, each) is not None]
-        hint = f"a price is known in {', '.join(others)}: name that region in budget" if others else ""
-        instead = "limit the time with stopping_condition: {max_run: seconds}"
-        message = f"needs a list price of every instance type; none of {name} in {region} is known"
-        yield Finding(("budget", "max_cost"), message, hint=f"{hint}; or {instead}" if hint else instead)
-
-
-def _types(data: Data) -> Iterator[str]:
-    groups = data.get("instance_groups")
-    given = [data.get("instance_type")]
-    if isinstance(groups, (list, tuple)):
-        given += [pick(group, "instance_type", "type")[1] for group in groups]
-    yield from (name for name in given if isinstance(name, str))
-
-
-def check(data: Data) -> list[Finding]:
-    """Returns what is broken between the keys of a job."""
-    short = shortened(data)
-    return [*sizes(data), *chain.from_iterable(rule(short) for rule in RULES)]
-
-
-def shortened(data: Data) -> dict[str, object]:
-    """Returns a job without the far ends of lists and mappings that are much too long."""
-    return {key: _head(value) if key in _LIMITED else value for key, value in data.items()}
+def shortened(data: Mapping[str, object]) -> dict[str, object]:
+    """Returns a job without the far ends of lists and mappings that are much too long, and without keys of no value."""
+    return {key: _head(value) if key in _LIMITED else value for key, value in data.items() if value is not None}
 
 
 def _head(value: object) -> object:
@@ -129,58 +57,7 @@ def _head(value: object) -> object:
     return value[:_READ] if isinstance(value, (list, tuple)) else value
 
 
-def program(data: Data) -> Iterator[Finding]:
-    """There is something to run, in one form, and code where it is needed."""
-    entry_point, command, image = (data.get(key) for key in ("entry_point", "command", "image_uri"))
-    own = [group for group in _groups(data) if isinstance(group, Mapping) and group.get("entry_point")]
-    if command and entry_point:
-        yield Finding(("command",), "cannot be used together with entry_point", hint="keep one of the two")
-    elif not (command or entry_point or image) and (not own or len(own) < len(_groups(data))):
-        yield Finding(("entry_point",), "is required", hint="name a script in source_dir, or give a command")
-    if data.get("source_dir") is None and not image:  # an image may hold the code
-        for _, text in entry_points(data):
-            if not path_types.is_file(text):
-                yield Finding(("source_dir",), f"is required: {text!r} is a module or a package in it")
-                return
-
-
-def scripts(data: Data) -> Iterator[Finding]:
-    """Entry points lie inside `source_dir`; without it they lie side by side, under names of their own."""
-    named: dict[str, PurePosixPath] = {}
-    for path, text in entry_points(data):
-        script = PurePosixPath(text)
-        if not path_types.is_file(text):
-            continue
-        if data.get("source_dir") is not None:
-            if path_types.leads_out(text):
-                yield Finding(path, path_types.OUTSIDE, repr(text), path_types.INSIDE)
-        elif (first := named.setdefault(script.name, script)) != script:
-            message = f"must have another name than {str(first)!r}: without source_dir the two would lie side by side"
-            yield Finding(path, message, repr(text), "name the folder that holds both: source_dir")
-    for index, other in enumerate(as_list(data.get("dependencies"))):
-        if isinstance(other, str) and PurePosixPath(other).name in named:
-            yield Finding(("dependencies", index), "must have another name than the entry point", repr(other))
-
-
-def instances(data: Data) -> Iterator[Finding]:
-    """Machines are given by groups, or by type and count."""
-    single = [key for key in ("instance_type", "instance_count") if data.get(key) is not None]
-    if data.get("instance_groups") is not None:
-        if single:
-            message = "InstanceType or InstanceCount cannot be specified with InstanceGroups"
-            hint = "keep instance_groups, or instance_type and instance_count"
-            yield Finding((single[0],), message, show(data[single[0]]), hint, code="ValidationException")
-    elif not single:
-        message = "instance_count and instance_type must be set if instance_groups is not set"
-        hint = "for two kinds of machines write instance_groups: a list of name, type and count"
-        yield Finding(("instance_groups",), message, hint=hint, code="ValueError")
-    elif len(single) == 1:
-        missing = "instance_count" if single == ["instance_type"] else "instance_type"
-        message = "instance_count and instance_type must be set if instance_groups is not set"
-        yield Finding((missing,), message, code="ValueError")
-
-
-def sizes(data: Data) -> Iterator[Finding]:
+def sizes(data: Mapping[str, object]) -> Iterator[Finding]:
     """Lists and mappings have limits."""
     for key, low, high, what in _SIZES:
         value = data.get(key)
@@ -192,227 +69,193 @@ def sizes(data: Data) -> Iterator[Finding]:
             yield Finding((key,), f"must have {allowed} {what}", f"{len(value)}", hint)
 
 
-def metric_names(data: Data) -> Iterator[Finding]:
-    """Every metric definition has a name of its own: the figures of a run go by it."""
-    found = data.get("metric_definitions")
-    seen: dict[str, int] = {}
-    for index, each in enumerate(found if isinstance(found, (list, tuple)) else ()):
-        spelt, name = pick(each, "name", "Name")
-        if not isinstance(name, str):
+def group_names(job: Structure) -> list[str]:
+    """Returns the names of the job's groups, each once."""
+    if "instance_groups" not in job.model_fields_set:
+        return [HOMOGENEOUS]
+    names = (group.instance_group_name for group in job.instance_groups)
+    return list(dict.fromkeys(name for name in names if name is not None))
+
+
+def _host_counts(job: Structure) -> dict[str, int]:
+    """Returns the hosts of every group whose count is right."""
+    return {group.instance_group_name: group.instance_count for group in job.groups if group.instance_count}
+
+
+def quoted(names: Sequence[str]) -> str:
+    """Lists names for a message."""
+    return ", ".join(repr(name) for name in names) or "none is given"
+
+
+def data_hosts(job: Structure) -> Iterator[Finding]:
+    """Data hosts that come and go do nothing else, and each of them holds all of the data."""
+    where = ("data_service", "feed", "workers")
+    workers = job.data_service.feed and job.data_service.feed.workers
+    if not workers:
+        return
+    names, counts = job.data_service.instance_groups, _host_counts(job)
+    if not names:
+        yield Finding(where, "needs groups of data hosts: name them in data_service.instance_groups")
+        return
+    if workers.min and workers.max and workers.min > workers.max:
+        yield Finding((*where, "min"), f"must be at most max, which is {workers.max}", show(workers.min))
+    most = sum(counts.get(name, 0) for name in names)
+    for key, count in (("min", workers.min), ("max", workers.max)):
+        if count and 0 < most < count:
+            message = f"must be at most the {most} instances of the groups of data_service"
+            yield Finding((*where, key), message, show(count), "raise instance_count: it is the most that there may be")
+    trains = set((job.completion and job.completion.instance_groups) or ())
+    trains.update(name for world in job.distribution for name in world.instance_groups or ())
+    for name in names:
+        if name in trains or not counts.keys() - set(names):
+            yield Finding(where, f"is for hosts that only make batches, and {name!r} trains")
+    for name, channel in job.inputs.items():
+        if channel.distribution == "ShardedByS3Key":
+            message = f"is not possible with the channel {name!r}, of which every host has another part"
+            yield Finding(where, message, hint="write distribution: FullyReplicated, or leave workers out")
+
+
+def budget(job: Structure) -> Iterator[Finding]:
+    """Every instance type of a job with a budget has a list price in the budget's region."""
+    if job.budget is None or not job.budget.max_cost or not job.budget.region:
+        return
+    region = job.budget.region
+    for name in dict.fromkeys(group.instance_type for group in job.groups if group.instance_type):
+        if price_of(name, region) is not None:
             continue
-        if name in seen:
-            hint = (
-                f"metric_definitions[{seen[name]}] has it; one regex can match several forms: (?:loss|cost)=([0-9.]+)"
-            )
-            message = "must be different from the other metrics'"
-            yield Finding(("metric_definitions", index, spelt), message, show(name), hint)
-        seen.setdefault(name, index)
+        others = [other for other in regions() if price_of(name, other) is not None]
+        hint = f"a price is known in {', '.join(others)}: name that region in budget" if others else ""
+        instead = "limit the time with stopping_condition: {max_run: seconds}"
+        message = f"needs a list price of every instance type; none of {name} in {region} is known"
+        yield Finding(("budget", "max_cost"), message, hint=f"{hint}; or {instead}" if hint else instead)
 
 
-def group_sizes(data: Data) -> Iterator[Finding]:
+def program(job: Structure) -> Iterator[Finding]:
+    """There is something to run, in one form, and code where it is needed."""
+    given = job.model_fields_set
+    alone = [group for group in job.instance_groups if "entry_point" not in group.model_fields_set]
+    if {"command", "entry_point"} <= given:
+        yield Finding(("command",), "cannot be used together with entry_point", hint="keep one of the two")
+    elif not given & {"command", "entry_point", "image_uri"} and (alone or not job.instance_groups):
+        yield Finding(("entry_point",), "is required", hint="name a script in source_dir, or give a command")
+    if not given & {"source_dir", "image_uri"}:  # an image may hold the code
+        inside = (text for _, text in entry_points(job) if not path_types.is_file(text))
+        if text := next(inside, ""):
+            yield Finding(("source_dir",), f"is required: {text!r} is a module or a package in it")
+
+
+def scripts(job: Structure) -> Iterator[Finding]:
+    """Entry points lie inside `source_dir`; without it they lie side by side, under names of their own."""
+    named: dict[str, PurePosixPath] = {}
+    for path, text in entry_points(job):
+        script = PurePosixPath(text)
+        if not path_types.is_file(text):
+            continue
+        if "source_dir" in job.model_fields_set:
+            if path_types.leads_out(text):
+                yield Finding(path, path_types.OUTSIDE, repr(text), path_types.INSIDE)
+        elif (first := named.setdefault(script.name, script)) != script:
+            message = f"must have another name than {str(first)!r}: without source_dir the two would lie side by side"
+            yield Finding(path, message, repr(text), "name the folder that holds both: source_dir")
+    for index, other in enumerate(job.dependencies):
+        if other and PurePosixPath(other).name in named:
+            yield Finding(("dependencies", index), "must have another name than the entry point", repr(other))
+
+
+def instances(job: Structure) -> Iterator[Finding]:
+    """Machines are given by groups, or by type and count."""
+    single = [key for key in ("instance_type", "instance_count") if key in job.model_fields_set]
+    if "instance_groups" in job.model_fields_set:
+        if single:
+            message = "InstanceType or InstanceCount cannot be specified with InstanceGroups"
+            hint = "keep instance_groups, or instance_type and instance_count"
+            yield Finding((single[0],), message, show(getattr(job, single[0])), hint, code="ValidationException")
+    elif len(single) < 2:
+        missing = {"instance_type": "instance_count", "instance_count": "instance_type"}
+        message = "instance_count and instance_type must be set if instance_groups is not set"
+        hint = "" if single else "for two kinds of machines write instance_groups: a list of name, type and count"
+        key = missing[single[0]] if single else "instance_groups"
+        yield Finding((key,), message, hint=hint, code="ValueError")
+
+
+def metric_names(job: Structure) -> Iterator[Finding]:
+    """Every metric definition has a name of its own: the figures of a run go by it."""
+    for index, name, first in _twice([definition.name for definition in job.metric_definitions]):
+        hint = f"metric_definitions[{first}] has it; one regex can match several forms: (?:loss|cost)=([0-9.]+)"
+        message = "must be different from the other metrics'"
+        yield Finding(("metric_definitions", index, "name"), message, show(name), hint)
+
+
+def _twice(names: Sequence[str | None]) -> Iterator[tuple[int, str, int]]:
+    """Yields place and name of each that comes a second time, and its first place."""
+    first: dict[str, int] = {}
+    for index, name in enumerate(names):
+        if name is not None and first.setdefault(name, index) != index:
+            yield index, name, first[name]
+
+
+def group_sizes(job: Structure) -> Iterator[Finding]:
     """A group's own values and the job's together obey the limits of a job."""
     for key, what in (("hyperparameters", "hyperparameters"), ("environment", "variables")):
-        for index, group in enumerate(_groups(data)):
-            own = mapping(group, key) if isinstance(group, Mapping) else {}
-            total = len({*own, *mapping(data, key)})
+        for index, group in enumerate(job.instance_groups):
+            own = getattr(group, key)
+            total = len({*own, *getattr(job, key)})
             if own and total > 100:
                 message = f"a group must have at most 100 {what}, the job's included"
                 yield Finding(("instance_groups", index, key), message, f"{total}")
 
 
-def unique_groups(data: Data) -> Iterator[Finding]:
+def unique_groups(job: Structure) -> Iterator[Finding]:
     """No two groups have one name."""
-    first: dict[str, int] = {}
-    for path, name in group_entries(data):
-        index = path[1]
-        if name in first:
-            message = f"group names must be unique; instance_groups[{first[name]}] has this name too"
-            yield Finding(path, message, repr(name))
-        elif isinstance(index, int):
-            first[name] = index
+    for index, name, first in _twice([group.instance_group_name for group in job.instance_groups]):
+        message = f"group names must be unique; instance_groups[{first}] has this name too"
+        yield Finding(("instance_groups", index, "instance_group_name"), message, repr(name))
 
 
-def hosts(data: Data, most: int = MAX_HOSTS, where: str = "") -> Iterator[Finding]:
+def hosts(job: Structure, most: int = MAX_HOSTS, where: str = "") -> Iterator[Finding]:
     """A job has at most so many hosts, where they are in this way."""
-    counts: list[object] = [data.get("instance_count")]
-    groups = data.get("instance_groups")
-    if isinstance(groups, (list, tuple)):
-        counts = [pick(group, "instance_count", "count")[1] for group in groups]
-    total = sum(count for count in counts if isinstance(count, int) and not isinstance(count, bool) and count > 0)
+    total = sum(group.instance_count or 0 for group in job.groups)
     if total > most:
-        key = "instance_count" if groups is None else "instance_groups"
+        key = "instance_groups" if job.instance_groups else "instance_count"
         yield Finding((key,), f"a job can have at most {most} hosts{where}", f"{total} hosts")
 
 
-def references(data: Data) -> Iterator[Finding]:
+def references(job: Structure) -> Iterator[Finding]:
     """Every group that is named exists, and is named once in its list."""
-    known = group_names(data)
-    for path, names in _references(data):
+    known = group_names(job)
+    for path, names in _references(job):
         if not names:
             yield Finding(path, "must name at least one group", "[]", "leave it out, or name a group")
-        seen: set[str] = set()
+        for index, name, _ in _twice(names[:_READ]):
+            yield Finding((*path, index), "names a group twice", repr(name))
         for index, name in enumerate(names[:_READ]):
-            if not isinstance(name, str):
-                continue
-            if name in seen:
-                yield Finding((*path, index), "names a group twice", repr(name))
-            seen.add(name)
             yield from _known((*path, index), name, known)
-    for option in ("cpu_sets", "cpu_shares", "network", "gpus"):
-        for name in mapping(data, "engines", "local", option):
-            yield from _known(("engines", "local", option, name), name, known)
-    for engine in ("slurm", "kubernetes"):
-        for name in mapping(data, "engines", engine, "groups"):
-            yield from _known(("engines", engine, "groups", name), name, known)
+    local = job.engines.local
+    for option, by_group in (
+        *((("local", key), getattr(local, key)) for key in ("cpu_sets", "cpu_shares", "network", "gpus")),
+        (("slurm", "groups"), job.slurm.groups),
+        (("kubernetes", "groups"), job.kubernetes.groups),
+    ):
+        for name in by_group:
+            yield from _known(("engines", *option, name), name, known)
 
 
-def order(data: Data) -> Iterator[Finding]:
-    """Groups that wait for each other do so in an order that ends."""
-    waits: dict[str, tuple[Path, list[str]]] = {}
-    for path, name in group_entries(data):
-        group = _groups(data)[int(path[1])]
-        waits.setdefault(name, ((*path[:2], "depends_on"), as_names(pick(group, "depends_on")[1])))
-    for name, (path, _) in waits.items():
-        chain_of_names = _cycle(name, {key: names for key, (_, names) in waits.items()})
-        if chain_of_names:
-            message = f"the group would wait for itself: {' -> '.join(chain_of_names)}"
-            yield Finding(path, message, hint="leave one of these groups out of depends_on")
+def _references(job: Structure) -> Iterator[tuple[Path, tuple[str, ...]]]:
+    named: list[tuple[Path, tuple[str, ...] | None]] = [
+        (("inputs", name, "instance_groups"), channel.instance_groups) for name, channel in job.inputs.items()
+    ]
+    named.append((("data_service", "instance_groups"), job.data_service.instance_groups))
+    if job.completion:
+        named.append((("completion", "instance_groups"), job.completion.instance_groups))
+    for index, world in enumerate(job.distribution):
+        named.append((("distribution", index, "instance_groups"), world.instance_groups))
+    for index, group in enumerate(job.instance_groups):
+        named.append((("instance_groups", index, "depends_on"), group.depends_on or None))
+    yield from ((path, names) for path, names in named if names is not None)
 
 
-def _cycle(start: str, waits: Mapping[str, list[str]]) -> list[str]:
-    """Returns the names from `start` back to it; empty when no way leads back."""
-    ways = [[start]]
-    seen = set()
-    while ways:
-        way = ways.pop()
-        for name in waits.get(way[-1], []):
-            if name == start:
-                return [*way, name]
-            if name not in seen:
-                seen.add(name)
-                ways.append([*way, name])
-    return []
-
-
-def completion(data: Data) -> Iterator[Finding]:
-    """A completion holds something."""
-    if isinstance(data.get("completion"), Mapping) and not data["completion"]:
-        hint = "name the groups that must succeed; or leave completion out"
-        yield Finding(("completion", "instance_groups"), "is required", hint=hint)
-
-
-def waiting(data: Data) -> Iterator[Finding]:
-    """`max_wait`, which counts waiting and running, is at least `max_run`."""
-    section = mapping(data, "stopping_condition")
-    longest, run = section.get("max_wait"), section.get("max_run", MAX_RUN_DEFAULT)
-    if isinstance(longest, int) and isinstance(run, int) and longest < run:
-        message = f"must be at least max_run, which is {run}"
-        yield Finding(("stopping_condition", "max_wait"), message, show(longest))
-
-
-def service(data: Data) -> Iterator[Finding]:
-    """What the service wants together comes together; labels differ."""
-    network = [key for key in ("subnets", "security_group_ids") if data.get(key)]
-    if len(network) == 1:
-        other = "security_group_ids" if network == ["subnets"] else "subnets"
-        yield Finding((other,), f"is required together with {network[0]}")
-    seen: set[object] = set()
-    tags = data.get("tags")
-    for index, tag in enumerate(tags if isinstance(tags, (list, tuple)) else ()):
-        key, name = pick(tag, "key", "Key")
-        if isinstance(name, str) and name in seen:
-            yield Finding(("tags", index, key), "names a tag twice", repr(name))
-        seen.add(name if isinstance(name, str) else None)
-
-
-def data_service(data: Data) -> Iterator[Finding]:
-    """A data service that has groups is enabled, and one that is enabled has groups."""
-    section = mapping(data, "data_service")
-    names = section.get("instance_groups")
-    ways = [section.get(way) for way in DATA_SERVICES]
-    switches = [pick(way, "enabled")[1] for way in ways]
-    off = all(way is None or switch is False for way, switch in zip(ways, switches, strict=True))
-    others = section.keys() - {*DATA_SERVICES, "instance_groups"}
-    where = ("data_service", "instance_groups")
-    if all(switch is True for switch in switches):
-        message = "feed and tf_data cannot be used together"
-        yield Finding(("data_service", "tf_data"), message, hint="keep one: feed for PyTorch, tf_data for TensorFlow")
-    if names is not None and off and not others:
-        today = "write feed: {enabled: true} or tf_data: {enabled: true}, or leave data_service out"
-        yield Finding(where, "names groups while no data service is enabled", show(names), today)
-    elif any(switch is True for switch in switches) and names is None and len(group_names(data)) > 1:
-        yield Finding(where, f"is required in a job with several groups; they are {quoted(group_names(data))}")
-
-
-def cpus(data: Data) -> Iterator[Finding]:
-    """CPU sets and CPU shares exclude each other; shares are for all groups."""
-    local = mapping(data, "engines", "local")
-    if local.get("cpu_sets") and local.get("cpu_shares"):
-        message = "cpu_sets and cpu_shares cannot be used together"
-        yield Finding(("engines", "local", "cpu_shares"), message, hint="keep one of the two")
-    shares = mapping(data, "engines", "local", "cpu_shares")
-    missing = [name for name in group_names(data) if name not in shares]
-    if shares and missing:
-        message = f"must give a weight to every group; missing: {', '.join(missing)}"
-        yield Finding(("engines", "local", "cpu_shares"), message)
-
-
-def network(data: Data) -> Iterator[Finding]:
-    """A bandwidth needs hosts that have a network of their own."""
-    local = mapping(data, "engines", "local")
-    if local.get("network") and local.get("isolation") in {"none", "shared_network"}:
-        hint = "write isolation: namespace, or leave network out"
-        yield Finding(("engines", "local", "network"), "is possible with isolation namespace only", hint=hint)
-
-
-def other_engines(data: Data) -> Iterator[Finding]:
-    """What is not headrace's own under `engines` has the name of an installed engine, which knows what it means."""
-    engines = mapping(data, "engines")
-    for name in engines.keys() - known_keys(("engines",), JobFields).keys():
-        if name not in engine_names():
-            yield unknown_key_at(("engines", name), JobFields)
-        elif not isinstance(engines[name], Mapping):
-            yield Finding(("engines", name), "must be a mapping", show(engines[name]))
-
-
-def ports(data: Data) -> Iterator[Finding]:
-    """Every service has a port of its own."""
-    taken: dict[int, str] = {}
-    for name, port in mapping(data, "engines", "local", "ports").items():
-        if isinstance(port, int) and name in LocalPorts.model_fields:
-            if port in taken:
-                yield Finding(
-                    ("engines", "local", "ports", name), f"must differ from the {taken[port]} port", show(port)
-                )
-            taken.setdefault(port, name)
-
-
-def _references(data: Data) -> Iterator[tuple[Path, Sequence[object]]]:
-    for name, channel in mapping(data, "inputs").items():
-        key, names = groups_of_channel(channel)
-        if isinstance(names, (list, tuple)):
-            yield ("inputs", name, key), names
-    for section in ("data_service", "completion"):
-        names = mapping(data, section).get("instance_groups")
-        if isinstance(names, (list, tuple)):
-            yield (section, "instance_groups"), names
-    for path, world in worlds(data):
-        names = world.get("instance_groups")
-        if isinstance(names, (list, tuple)):
-            yield (*path, "instance_groups"), names
-    for index, group in enumerate(_groups(data)):
-        names = pick(group, "depends_on")[1]
-        if isinstance(names, (list, tuple)) and names:
-            yield ("instance_groups", index, "depends_on"), names
-
-
-def _groups(data: Data) -> Sequence[object]:
-    groups = data.get("instance_groups")
-    return groups if isinstance(groups, (list, tuple)) else ()
-
-
-def _known(path: Path, name: str, known: Sequence[str]) -> Iterator[Finding]:
-    if name not in known:
+def _known(path: Path, name: str | None, known: Sequence[str]) -> Iterator[Finding]:
+    if name is not None and name not in known:
         near = nearest(name, known)
         hint = f"did you mean {near!r}?" if near else ""
         rule = f"must be the name of an instance group: {quoted(known)}"
@@ -425,19 +268,41 @@ def _known(path: Path, name: str, known: Sequence[str]) -> Iterator[Finding]:
             yield Finding(path, rule, repr(name), hint)
 
 
-def channels(data: Data) -> Iterator[Finding]:
+def order(job: Structure) -> Iterator[Finding]:
+    """Groups that wait for each other do so in an order that ends."""
+    waits = {group.instance_group_name: group.depends_on for group in reversed(job.instance_groups)}
+    for index, group in enumerate(job.instance_groups):
+        if group.instance_group_name and (cycle := _cycle(group.instance_group_name, waits)):
+            message = f"the group would wait for itself: {' -> '.join(cycle)}"
+            path = ("instance_groups", index, "depends_on")
+            yield Finding(path, message, hint="leave one of these groups out of depends_on")
+
+
+def _cycle(start: str, waits: Mapping[str, Sequence[str]]) -> list[str]:
+    """Returns the names from `start` back to it; empty when no way leads back."""
+    ways = [[start]]
+    seen = set()
+    while ways:
+        way = ways.pop()
+        for name in waits.get(way[-1], ()):
+            if name == start:
+                return [*way, name]
+            if name not in seen:
+                seen.add(name)
+                ways.append([*way, name])
+    return []
+
+
+def channels(job: Structure) -> Iterator[Finding]:
     """All channels name groups, or none does; no two have one variable SM_CHANNEL_*."""
-    with_groups: list[str] = []
-    without: list[str] = []
+    with_groups = [name for name, channel in job.inputs.items() if channel.instance_groups is not None]
+    without = [name for name, channel in job.inputs.items() if channel.model_fields_set and name not in with_groups]
     variables: dict[str, str] = {}
-    for name, channel in mapping(data, "inputs").items():
-        if isinstance(channel, (str, Mapping)):
-            (with_groups if groups_of_channel(channel)[1] is not None else without).append(name)
+    for name in job.inputs:
         variable = f"SM_CHANNEL_{name.upper()}"
-        if variable in variables:
-            message = f"has the same variable {variable} as the channel {variables[variable]!r}"
+        if (first := variables.setdefault(variable, name)) != name:
+            message = f"has the same variable {variable} as the channel {first!r}"
             yield Finding(("inputs", name), message, hint="choose names that differ in more than case")
-        variables.setdefault(variable, name)
     if with_groups and without:
         message = (
             f"Some channels have assigned instance groups: [{', '.join(with_groups)}] "
@@ -447,84 +312,137 @@ def channels(data: Data) -> Iterator[Finding]:
         yield Finding(("inputs", without[0]), message, hint=hint, code="ValidationException")
 
 
-def modes(data: Data) -> Iterator[Finding]:
+def modes(job: Structure) -> Iterator[Finding]:
     """Streams have options that folders have not."""
-    for name, channel in mapping(data, "inputs").items():
-        if not isinstance(channel, Mapping):
-            continue
+    hint = "write input_mode: Pipe, or leave it out"
+    for name, channel in job.inputs.items():
         path = ("inputs", name)
-        mode = channel.get("input_mode") or data.get("input_mode") or "File"
-        augmented = channel.get("s3_data_type") == "AugmentedManifestFile"
-        hint = "write input_mode: Pipe, or leave it out"
-        for keys, value in (
-            (("compression", "compression_type"), "Gzip"),
-            (("record_wrapping", "record_wrapper_type"), "RecordIO"),
-        ):
-            key, given = pick(channel, *keys)
-            if given == value and mode != "Pipe":
-                yield Finding((*path, key), f"{value} is possible with input_mode Pipe only", show(given), hint)
-        if augmented and mode != "Pipe":
+        piped = job.input_mode_of(name) == "Pipe"
+        augmented = channel.s3_data_type == "AugmentedManifestFile"
+        for key, value in (("compression", "Gzip"), ("record_wrapping", "RecordIO")):
+            if getattr(channel, key) == value and not piped:
+                yield Finding((*path, key), f"{value} is possible with input_mode Pipe only", show(value), hint)
+        if augmented and not piped:
             message = "AugmentedManifestFile is possible with input_mode Pipe only"
             yield Finding((*path, "s3_data_type"), message, hint=hint)
-        names = channel.get("attribute_names")
+        names = channel.attribute_names
         if augmented and not names:
-            hint = "name the attributes to stream, such as [source-ref, label]"
-            yield Finding((*path, "attribute_names"), "is required with AugmentedManifestFile", hint=hint)
+            example = "name the attributes to stream, such as [source-ref, label]"
+            yield Finding((*path, "attribute_names"), "is required with AugmentedManifestFile", hint=example)
         elif names and not augmented:
             message = "is possible with s3_data_type AugmentedManifestFile only"
-            yield Finding((*path, "attribute_names"), message, show(names))
-        if isinstance(names, (list, tuple)) and len(names) > 16:
+            yield Finding((*path, "attribute_names"), message, show([*names]))
+        if len(names) > 16:
             yield Finding((*path, "attribute_names"), "must have at most 16 attributes", f"{len(names)}")
 
 
-NOTHING_ENABLED = "Don't set training instance groups while no distribution strategies enabled!"
-
-
-def distribution(data: Data) -> Iterator[Finding]:
+def distribution(job: Structure) -> Iterator[Finding]:
     """A distribution that spans groups is enabled, once, and one that is enabled says which groups it spans."""
-    groups = group_names(data)
-    for path, world in worlds(data):
-        ways = enabled(world)
-        names = world.get("instance_groups")
+    groups, counts = group_names(job), _host_counts(job)
+    for index, world in enumerate(job.distribution):
+        path = ("distribution", index)
         where = (*path, "instance_groups")
-        if len(ways) > 1:
-            message = f"one way of starting ranks may be enabled at a time; there are {', '.join(ways)}"
+        if len(world.ways) > 1:
+            message = f"one way of starting ranks may be enabled at a time; there are {', '.join(world.ways)}"
             hint = "write a list of distributions with different instance_groups, or keep one"
             yield Finding(path, message, hint=hint)
-        elif not ways and names is not None and all(_off(world, key) for key in world if key != "instance_groups"):
+        elif not world.ways and world.instance_groups is not None and _is_off(world):
             hint = "write torch_distributed: {enabled: true}, or leave distribution out"
-            yield Finding(where, NOTHING_ENABLED, show(names), hint, code="ValueError")
-        elif ways and names is None and len(groups) > 1:
+            yield Finding(where, NOTHING_ENABLED, show([*world.instance_groups]), hint, code="ValueError")
+        elif world.ways and "instance_groups" not in world.model_fields_set and len(groups) > 1:
             yield Finding(where, f"is required in a job with several groups; they are {quoted(groups)}")
-        yield from _elastic(data, (*path, "torch_distributed", "elastic", "min_hosts"), world)
+        elastic = world.torch_distributed and world.torch_distributed.elastic
+        total = sum(counts.get(name, 0) for name in world.instance_groups or counts)
+        if elastic and elastic.min_hosts and elastic.min_hosts > total > 0:
+            message = f"must be at most the hosts of the distribution, which are {total}"
+            yield Finding((*path, "torch_distributed", "elastic", "min_hosts"), message, show(elastic.min_hosts))
 
 
-def one_world_a_group(data: Data) -> Iterator[Finding]:
+def _is_off(world: Distribution) -> bool:
+    ways = (getattr(world, key, None) for key in world.model_fields_set - {"instance_groups"})
+    return all(getattr(way, "enabled", None) is False for way in ways)
+
+
+def one_world_a_group(job: Structure) -> Iterator[Finding]:
     """The ranks of a group belong to one distribution at most."""
     taken: dict[str, int] = {}
-    for number, (path, world) in enumerate(worlds(data)):
-        if not enabled(world):
-            continue
-        names = world.get("instance_groups")
-        for index, name in enumerate(group_names(data) if names is None else as_names(names)):
-            if taken.get(name, number) != number:
-                where = (*path, "instance_groups") if names is None else (*path, "instance_groups", index)
+    for number, world in enumerate(job.distribution):
+        names = world.instance_groups
+        for index, name in enumerate(group_names(job) if names is None else names) if world.ways else ():
+            if name is not None and taken.setdefault(name, number) != number:
+                where = ("distribution", number, "instance_groups")
                 message = f"the group is in distribution[{taken[name]}] already"
-                yield Finding(where, message, repr(name), "a group's ranks belong to one distribution")
-            taken.setdefault(name, number)
+                hint = "a group's ranks belong to one distribution"
+                yield Finding(where if names is None else (*where, index), message, repr(name), hint)
 
 
-def _off(world: Data, key: str) -> bool:
-    return mapping(world, key).get("enabled") is False
+def data_service(job: Structure) -> Iterator[Finding]:
+    """A data service that has groups is enabled, and one that is enabled has groups."""
+    section, where = job.data_service, ("data_service", "instance_groups")
+    ways = section.model_fields_set - {"instance_groups"}
+    switches = {way: getattr(getattr(section, way, None), "enabled", None) for way in ways}
+    enabled = [way for way, switch in switches.items() if switch]
+    if len(enabled) > 1:
+        message = "feed and tf_data cannot be used together"
+        yield Finding(("data_service", "tf_data"), message, hint="keep one: feed for PyTorch, tf_data for TensorFlow")
+    if section.instance_groups is not None and all(switch is False for switch in switches.values()):
+        today = "write feed: {enabled: true} or tf_data: {enabled: true}, or leave data_service out"
+        message = "names groups while no data service is enabled"
+        yield Finding(where, message, show([*section.instance_groups]), today)
+    elif enabled and "instance_groups" not in section.model_fields_set and len(group_names(job)) > 1:
+        yield Finding(where, f"is required in a job with several groups; they are {quoted(group_names(job))}")
 
 
-def _elastic(data: Data, path: tuple[str | int, ...], world: Data) -> Iterator[Finding]:
-    fewest = mapping(world, "torch_distributed", "elastic").get("min_hosts")
-    counts = host_counts(data)
-    names = as_names(world.get("instance_groups")) or list(counts)
-    total = sum(counts.get(name, 0) for name in names)
-    if isinstance(fewest, int) and not isinstance(fewest, bool) and fewest > total > 0:
-        yield Finding(path, f"must be at most the hosts of the distribution, which are {total}", show(fewest))
+def completion(job: Structure) -> Iterator[Finding]:
+    """A completion holds something."""
+    if job.completion is not None and not job.completion.model_fields_set:
+        hint = "name the groups that must succeed; or leave completion out"
+        yield Finding(("completion", "instance_groups"), "is required", hint=hint)
+
+
+def waiting(job: Structure) -> Iterator[Finding]:
+    """`max_wait`, which counts waiting and running, is at least `max_run`."""
+    longest, run = job.stopping_condition.max_wait, job.stopping_condition.max_run
+    if longest and run and longest < run:
+        message = f"must be at least max_run, which is {run}"
+        yield Finding(("stopping_condition", "max_wait"), message, show(longest))
+
+
+def service(job: Structure) -> Iterator[Finding]:
+    """What the service wants together comes together; labels differ."""
+    network = [key for key in ("subnets", "security_group_ids") if getattr(job, key)]
+    if len(network) == 1:
+        other = "security_group_ids" if network == ["subnets"] else "subnets"
+        yield Finding((other,), f"is required together with {network[0]}")
+    for index, name, _ in _twice([tag.key for tag in job.tags]):
+        yield Finding(("tags", index, "key"), "names a tag twice", repr(name))
+
+
+def local_options(job: Structure) -> Iterator[Finding]:
+    """CPU sets and shares exclude each other; shares are for all groups; a bandwidth needs a network of one's own."""
+    local, path = job.engines.local, ("engines", "local")
+    if local.cpu_sets and local.cpu_shares:
+        message = "cpu_sets and cpu_shares cannot be used together"
+        yield Finding((*path, "cpu_shares"), message, hint="keep one of the two")
+    missing = [name for name in group_names(job) if name not in local.cpu_shares]
+    if local.cpu_shares and missing:
+        yield Finding((*path, "cpu_shares"), f"must give a weight to every group; missing: {', '.join(missing)}")
+    if local.network and local.isolation in ("none", "shared_network"):
+        hint = "write isolation: namespace, or leave network out"
+        yield Finding((*path, "network"), "is possible with isolation namespace only", hint=hint)
+    taken: dict[int, str] = {}
+    for name, port in local.ports:
+        if port and (first := taken.setdefault(port, name)) != name:
+            yield Finding((*path, "ports", name), f"must differ from the {first} port", show(port))
+
+
+def other_engines(job: Structure) -> Iterator[Finding]:
+    """What is not headrace's own under `engines` has the name of an installed engine, which knows what it means."""
+    for name, options in (job.engines.model_extra or {}).items():
+        if name not in engine_names():
+            yield unknown_key_at(("engines", name), JobFields)
+        elif not isinstance(options, Mapping):
+            yield Finding(("engines", name), "must be a mapping", show(options))
 
 
 RULES: tuple[Rule, ...] = (
@@ -547,8 +465,6 @@ RULES: tuple[Rule, ...] = (
     waiting,
     budget,
     service,
-    cpus,
-    network,
-    ports,
+    local_options,
     other_engines,
 )

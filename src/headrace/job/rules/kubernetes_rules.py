@@ -6,96 +6,83 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
 from headrace.job.model import path_types
-from headrace.job.model.kubernetes_options import OUR_FOLDERS, OUR_VARIABLES, amount_of
-from headrace.job.problems.finding import Finding, Path, show
-from headrace.job.rules.raw_access import Data, as_list, group_names, mapping, pick
+from headrace.job.model.job_topology import Structure
+from headrace.job.model.kubernetes_options import (
+    OUR_FOLDERS,
+    OUR_VARIABLES,
+    KubernetesOptions,
+    KubernetesPods,
+    Resources,
+    Volume,
+    amount_of,
+)
+from headrace.job.problems.finding import Finding, Path, show, value_at
 
 _HERE = ("engines", "kubernetes")
-_OTHER = "choose another folder, such as /data"
+_PLACE = "give an s3:// URI, or a path below the mount_path of one of engines.kubernetes.volumes"
 _PLACES = ("claim", "host_path", "nfs")
 
 
-def kubernetes_rules(data: Data) -> Iterator[Finding]:
-    """Yields what the engine refuses of a job.
+def kubernetes_rules(job: Structure) -> Iterator[Finding]:
+    """Yields what the engine refuses of a job."""
+    yield from _images(job)
+    yield from _volumes(job.kubernetes)
+    for path, pods in _each(job.kubernetes):
+        yield from _patches(path, pods)
+        yield from _resources(path, pods)
+        user, privileged = pods.user or job.kubernetes.user, pods.privileged
+        if user and (job.kubernetes.privileged if privileged is None else privileged):
+            message = "is for pods that are not privileged: it takes all further rights from them"
+            yield Finding((*path, "user"), message, show(user), "leave out user or privileged")
+    yield from _channels(job)
+    yield from _outputs(job)
 
-    Args:
-        data: the job as plain data.
-    """
-    options = mapping(data, *_HERE)
-    yield from _images(data, options)
-    yield from _volumes(options)
-    yield from _patches(options)
-    yield from _resources(options)
-    yield from _users(options)
-    yield from _channels(data, options)
-    yield from _outputs(data, options)
 
-
-def in_volumes(data: Data) -> Iterator[Path]:
+def in_volumes(job: Structure) -> Iterator[Path]:
     """Yields the channels whose data are below the mount path of a volume of the pods: they are not on this machine."""
-    options = mapping(data, *_HERE)
-    for name, channel in mapping(data, "inputs").items():
-        key, text = pick(channel, "s3_data", "path")
-        path: Path = ("inputs", name, key) if isinstance(channel, Mapping) else ("inputs", name)
-        place = text if isinstance(channel, Mapping) else channel
-        if isinstance(place, str) and is_in_volume(options, place):
-            yield path
+    for name, channel in job.inputs.items():
+        if is_in_volume(job.kubernetes, channel.s3_data):
+            yield ("inputs", name, "s3_data")
 
 
-def is_in_volume(options: Data, place: str) -> bool:
-    """Tells whether a place is below the mount path of a volume, or is one.
-
-    Args:
-        options: `engines.kubernetes` as plain data.
-        place: as a user writes it.
-    """
+def is_in_volume(options: KubernetesOptions, place: str | None) -> bool:
+    """Tells whether a place, as a user writes it, is below the mount path of a volume, or is one."""
     return _volume_of(options, place) is not None
 
 
-def _volume_of(options: Data, place: str) -> tuple[str, Data] | None:
+def _volume_of(options: KubernetesOptions, place: str | None) -> tuple[str, Volume] | None:
     """Returns name and options of the volume that a place is in: of several the innermost, as in a pod."""
-    folder = PurePosixPath(path_types.local_form(place))
-    found: list[tuple[int, str, Data]] = []
-    for name, volume in mapping(options, "volumes").items():
-        mount = volume.get("mount_path") if isinstance(volume, Mapping) else None
-        if isinstance(mount, str) and mount.startswith("/") and folder.is_relative_to(mount):
-            found.append((len(PurePosixPath(mount).parts), name, mapping(options, "volumes", name)))
-    if ".." in folder.parts or not found:
+    folder = PurePosixPath(path_types.local_form(place or ""))
+    around = [each for each in options.volumes.items() if folder.is_relative_to(each[1].mount_path or "//")]
+    if ".." in folder.parts or not around:
         return None
-    _, name, volume = max(found, key=lambda each: each[0])
-    return name, volume
+    return max(around, key=lambda each: len(PurePosixPath(each[1].mount_path).parts))
 
 
-def _images(data: Data, options: Data) -> Iterator[Finding]:
-    if options.get("image") or data.get("image_uri"):
+def _images(job: Structure) -> Iterator[Finding]:
+    if job.kubernetes.image or job.image_uri:
         return
-    missing = [name for name in group_names(data) if not mapping(options, "groups", name).get("image")]
+    missing = [name for name in job.hosts if not job.kubernetes.pods_of(name).image]
     if missing:
         message = f"is required by the kubernetes engine; without one: {', '.join(missing)}"
         hint = "name an image with Python and the programs' libraries: engines: {kubernetes: {image: ...}}"
         yield Finding((*_HERE, "image"), message, hint=hint)
 
 
-def _volumes(options: Data) -> Iterator[Finding]:
+def _volumes(options: KubernetesOptions) -> Iterator[Finding]:
     taken: dict[str, str] = {}
-    for name, volume in mapping(options, "volumes").items():
-        if not isinstance(volume, Mapping):
-            continue
+    for name, volume in options.volumes.items():
         path = (*_HERE, "volumes", name)
-        given = [key for key in _PLACES if volume.get(key) is not None]
-        if len(given) != 1:
+        places = [key for key in _PLACES if getattr(volume, key) is not None]
+        if len(places) != 1:
             hint = "name a PersistentVolumeClaim: claim: my-data"
-            yield Finding(path, f"must have one of {', '.join(_PLACES)}", ", ".join(given), hint)
-        mount = volume.get("mount_path")
-        if not isinstance(mount, str):
-            continue
-        ours = _ours(mount)
-        if ours:
+            yield Finding(path, f"must have one of {', '.join(_PLACES)}", ", ".join(places), hint)
+        mount = volume.mount_path
+        if ours := _ours(mount):
             message = f"{ours} is headrace's own in every pod"
-            yield Finding((*path, "mount_path"), message, show(mount), _OTHER)
-        elif mount in taken:
-            yield Finding((*path, "mount_path"), f"is that of the volume {taken[mount]!r} too", show(mount))
-        taken.setdefault(mount, name)
+            yield Finding((*path, "mount_path"), message, show(mount), "choose another folder, such as /data")
+        elif (first := taken.setdefault(mount, name)) != name:
+            yield Finding((*path, "mount_path"), f"is that of the volume {first!r} too", show(mount))
 
 
 def _ours(mount: str) -> str:
@@ -107,97 +94,71 @@ def _ours(mount: str) -> str:
     return ""
 
 
-def _each(options: Data) -> Iterator[tuple[Path, Data]]:
+def _each(options: KubernetesOptions) -> Iterator[tuple[Path, KubernetesPods]]:
     yield _HERE, options
-    for name, pods in mapping(options, "groups").items():
-        if isinstance(pods, Mapping):
-            yield (*_HERE, "groups", name), pods
+    for name, pods in options.groups.items():
+        yield (*_HERE, "groups", name), pods
 
 
-def _patches(options: Data) -> Iterator[Finding]:
-    for path, pods in _each(options):
-        container = mapping(pods, "container")
-        for index, variable in enumerate(as_list(container.get("env"))):
-            name = variable.get("name") if isinstance(variable, Mapping) else None
-            if isinstance(name, str) and name.startswith(OUR_VARIABLES):
-                message, hint = f"the variable {name} is headrace's own", "variables of programs are `environment`"
-                yield Finding((*path, "container", "env", index), message, hint=hint)
-        for index, mount in enumerate(as_list(container.get("volumeMounts"))):
-            where = mount.get("mountPath") if isinstance(mount, Mapping) else None
-            if isinstance(where, str) and _ours(where):
-                message = f"{_ours(where)} is headrace's own in every pod"
-                yield Finding(
-                    (*path, "container", "volumeMounts", index), message, show(where), "choose another folder"
-                )
+def _patches(path: Path, pods: KubernetesPods) -> Iterator[Finding]:
+    for index, name in _texts_of(pods.container, "env", "name"):
+        if name.startswith(OUR_VARIABLES):
+            message, hint = f"the variable {name} is headrace's own", "variables of programs are `environment`"
+            yield Finding((*path, "container", "env", index), message, hint=hint)
+    for index, mount in _texts_of(pods.container, "volumeMounts", "mountPath"):
+        if ours := _ours(mount):
+            where = (*path, "container", "volumeMounts", index)
+            yield Finding(where, f"{ours} is headrace's own in every pod", show(mount), "choose another folder")
 
 
-def _resources(options: Data) -> Iterator[Finding]:
-    for path, pods in _each(options):
-        resources = mapping(pods, "resources")
-        requests, limits = mapping(resources, "requests"), mapping(resources, "limits")
-        for name in sorted(requests.keys() & limits.keys()):
-            asked, limit = _amount(requests[name]), _amount(limits[name])
-            if asked is not None and limit is not None and asked > limit:
-                message = f"asks for more {name} than its limit, {limits[name]}"
-                yield Finding((*path, "resources", "requests", name), message, show(requests[name]))
-        for kind, given in (("requests", requests), ("limits", limits)):
-            if "nvidia.com/gpu" in given:
-                hint = "write gpus, and gpus: 0 with the name of another device in resources.limits"
-                yield Finding((*path, "resources", kind, "nvidia.com/gpu"), "is not for resources", hint=hint)
+def _texts_of(container: Mapping[str, object], key: str, name: str) -> Iterator[tuple[int, str]]:
+    """Yields place and text of one key of each item of a list."""
+    items = container.get(key)
+    for index, item in enumerate(items if isinstance(items, list) else ()):
+        if isinstance(text := value_at(item, (name,)), str):
+            yield index, text
 
 
-def _users(options: Data) -> Iterator[Finding]:
-    for path, pods in _each(options):
-        user = pods.get("user", options.get("user"))
-        if user is not None and (pods.get("privileged", options.get("privileged"))):
-            message = "is for pods that are not privileged: it takes all further rights from them"
-            yield Finding((*path, "user"), message, show(user), "leave out user or privileged")
+def _resources(path: Path, pods: KubernetesPods) -> Iterator[Finding]:
+    resources = pods.resources or Resources()
+    requests, limits = resources.requests, resources.limits
+    for name in sorted(requests.keys() & limits.keys()):
+        if amount_of(requests[name]) > amount_of(limits[name]):
+            message = f"asks for more {name} than its limit, {limits[name]}"
+            yield Finding((*path, "resources", "requests", name), message, show(requests[name]))
+    for kind, quantities in (("requests", requests), ("limits", limits)):
+        if "nvidia.com/gpu" in quantities:
+            hint = "write gpus, and gpus: 0 with the name of another device in resources.limits"
+            yield Finding((*path, "resources", kind, "nvidia.com/gpu"), "is not for resources", hint=hint)
 
 
-def _amount(value: object) -> float | None:
-    try:
-        return amount_of(str(value))
-    except ValueError:
-        return None  # it is told where the value is checked
-
-
-def _channels(data: Data, options: Data) -> Iterator[Finding]:
-    privileged = bool(options.get("privileged")) or any(
-        mapping(options, "groups", name).get("privileged") for name in group_names(data)
-    )
-    for name, channel in mapping(data, "inputs").items():
-        key, text = pick(channel, "s3_data", "path")
-        path: Path = ("inputs", name, key) if isinstance(channel, Mapping) else ("inputs", name)
-        place = text if isinstance(channel, Mapping) else channel
-        if isinstance(place, str) and not path_types.is_remote(place) and not is_in_volume(options, place):
-            message = "pods do not see the folders of this machine"
-            hint = "give an s3:// URI, or a path below the mount_path of one of engines.kubernetes.volumes"
-            yield Finding(path, message, show(place), hint)
-        key, mode = pick(channel, "input_mode")
-        where: Path = ("inputs", name, key)
-        if mode is None:
-            where, mode = ("input_mode",), data.get("input_mode")
-        if mode == "FastFile" and isinstance(place, str) and path_types.is_remote(place) and not privileged:
+def _channels(job: Structure) -> Iterator[Finding]:
+    privileged = any(pods.privileged for _, pods in _each(job.kubernetes))
+    for name, channel in job.inputs.items():
+        place, mode = channel.s3_data, job.input_mode_of(name)
+        if not channel.is_remote and not is_in_volume(job.kubernetes, place):
+            yield Finding(
+                ("inputs", name, "s3_data"), "pods do not see the folders of this machine", show(place), _PLACE
+            )
+        if mode == "FastFile" and channel.is_remote and not privileged:
+            where: Path = ("inputs", name, "input_mode") if channel.input_mode else ("input_mode",)
             message = f"the channel {name!r} takes a mount, which only privileged containers may make"
             hint = "use File or Pipe, or write engines: {kubernetes: {privileged: true}} where the cluster allows it"
             yield Finding(where, message, show(mode), hint)
 
 
-def _outputs(data: Data, options: Data) -> Iterator[Finding]:
+def _outputs(job: Structure) -> Iterator[Finding]:
     for key in ("output_path", "checkpoint_s3_uri"):
-        place = data.get(key)
-        if isinstance(place, str) and not path_types.is_remote(place) and not is_in_volume(options, place):
-            other = "or leave it out: the run's directory gets model and output"
-            hint = "give an s3:// URI, or a path below the mount_path of one of engines.kubernetes.volumes"
-            message = "pods do not write into the folders of this machine"
-            yield Finding((key,), message, show(place), f"{hint}; {other}" if key == "output_path" else hint)
-        volume = _volume_of(options, place) if isinstance(place, str) else None
-        if volume is not None and volume[1].get("read_only") is True:
+        place: str | None = getattr(job, key)
+        volume = _volume_of(job.kubernetes, place)
+        if place and not path_types.is_remote(place) and volume is None:
+            other = "; or leave it out: the run's directory gets model and output" if key == "output_path" else ""
+            yield Finding((key,), "pods do not write into the folders of this machine", show(place), f"{_PLACE}{other}")
+        if volume is not None and volume[1].read_only:
             message = f"is below the mount_path of the volume {volume[0]!r}, which is read_only"
             hint = f"name a folder that pods may write, or leave out engines.kubernetes.volumes.{volume[0]}.read_only"
             yield Finding((key,), message, show(place), hint)
-    code = data.get("source_dir")
-    if isinstance(code, str) and code.startswith("/") and is_in_volume(options, code):
+    if job.source_dir.startswith("/") and is_in_volume(job.kubernetes, job.source_dir):
         message = "the code travels with the job, or comes from S3"
         hint = "name a folder of this machine, or an s3:// archive; programs in an image or a volume: give a command"
-        yield Finding(("source_dir",), message, show(code), hint)
+        yield Finding(("source_dir",), message, show(job.source_dir), hint)

@@ -8,15 +8,15 @@ import shlex
 import shutil
 import stat
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path as FilePath
 
 from headrace.job.model import path_types
+from headrace.job.model.job_topology import Structure, entry_points
 from headrace.job.problems.finding import Finding, Path
 from headrace.job.rules.kubernetes_rules import is_in_volume
-from headrace.job.rules.raw_access import as_names, mapping
 
 _MISSED = re.compile(r"\bModuleNotFoundError: No module named '(\w+)")  # as Python's tracebacks end
 _RELATIVE = "attempted relative import with no known parent package"
@@ -31,31 +31,24 @@ PREPARE = "prepare.py"
 """A script of this name beside data that are missing is taken for the one that makes them: the hint names it."""
 
 
-def missing(
-    data: Mapping[str, object], base: FilePath, broken: frozenset[Path], images: bool = True
-) -> Iterator[Finding]:
+def missing(job: Structure, base: FilePath, elsewhere: Collection[Path] = (), images: bool = True) -> Iterator[Finding]:
     """Yields what a job names and is not there.
 
     Args:
-        data: the job as the user wrote it.
+        job: the job; what of it is None is wrong and is not looked for.
         base: what relative paths are relative to.
-        broken: paths of the values that are wrong anyway; they are not looked for.
+        elsewhere: places of the values that name something which is not on this machine.
         images: whether an image may hold the entry point of a job without `source_dir`.
     """
-    yield from _code(data, base, broken, images)
-    inputs = data.get("inputs")
-    pods = mapping(data, "engines", "kubernetes")
-    for name, channel in inputs.items() if isinstance(inputs, Mapping) else ():
-        key = next((key for key in ("s3_data", "path") if isinstance(channel, Mapping) and channel.get(key)), None)
-        path = ("inputs", name) if key is None else ("inputs", name, key)
-        text = channel if key is None else channel[key]
-        if isinstance(text, str) and path not in broken and not path_types.is_remote(text):
-            manifest = isinstance(channel, Mapping) and channel.get("s3_data_type", "S3Prefix") != "S3Prefix"
-            there = base / path_types.local_form(text)
-            for finding in _is("file" if manifest else "folder", path, text, there):
-                hint = _ON_VOLUME if is_in_volume(pods, text) else _ON_PODS
-                yield finding if finding.hint or not pods else replace(finding, hint=hint)
-            if closed := _closed(there):
+    yield from _code(job, base, elsewhere, images)
+    for name, channel in job.inputs.items():
+        path, text = ("inputs", name, "s3_data"), channel.s3_data
+        if text and path not in elsewhere and not channel.is_remote:
+            place = channel.local_path(base)
+            for finding in _is("folder" if channel.s3_data_type == "S3Prefix" else "file", path, text, place):
+                hint = _ON_VOLUME if is_in_volume(job.kubernetes, text) else _ON_PODS
+                yield finding if finding.hint or not job.engines.kubernetes else replace(finding, hint=hint)
+            if closed := _closed(place):
                 message = f"must be data that you may read; {closed} is closed to you"
                 yield Finding(path, message, repr(text), "`ls -ld` shows its owner and mode; chmod or chown opens it")
 
@@ -75,33 +68,30 @@ def _readable(file: FilePath) -> bool:
     return os.access(file, os.R_OK) or not os.path.isfile(file)  # a link to nothing is no data
 
 
-def _code(data: Mapping[str, object], base: FilePath, broken: frozenset[Path], images: bool) -> Iterator[Finding]:
-    source_dir = data.get("source_dir")
-    dependencies = data.get("dependencies")
-    for index, text in enumerate(dependencies if isinstance(dependencies, (list, tuple)) else ()):
-        path: Path = ("dependencies", index)
-        if isinstance(text, str) and path not in broken:
-            yield from _is("file or folder", path, text, base / text)
-    if source_dir is None and not (images and data.get("image_uri")):
-        yield from _scripts(data, base, broken)
-    if not isinstance(source_dir, str) or ("source_dir",) in broken or path_types.is_remote(source_dir):
+def _code(job: Structure, base: FilePath, elsewhere: Collection[Path], images: bool) -> Iterator[Finding]:
+    for index, text in enumerate(job.dependencies):
+        if text and ("dependencies", index) not in elsewhere:
+            yield from _is("file or folder", ("dependencies", index), text, base / text)
+    if "source_dir" not in job.model_fields_set and not (images and job.image_uri):
+        yield from _scripts(job, base, elsewhere)
+    if not job.source_dir or ("source_dir",) in elsewhere or path_types.is_remote(job.source_dir):
         return
-    code = base / path_types.local_form(source_dir)
-    if path_types.is_archive(source_dir):
-        yield from _is("file", ("source_dir",), source_dir, code)
+    code = base / path_types.local_form(job.source_dir)
+    if path_types.is_archive(job.source_dir):
+        yield from _is("file", ("source_dir",), job.source_dir, code)
         return
-    problems = list(_is("folder", ("source_dir",), source_dir, code))
+    problems = list(_is("folder", ("source_dir",), job.source_dir, code))
     yield from problems
-    for path, text in () if problems else _programs(data):
-        if path not in broken:
+    for path, text in () if problems else _programs(job):
+        if path not in elsewhere:
             yield from _program(path, text, code)
 
 
-def _scripts(data: Mapping[str, object], base: FilePath, broken: frozenset[Path]) -> Iterator[Finding]:
+def _scripts(job: Structure, base: FilePath, elsewhere: Collection[Path]) -> Iterator[Finding]:
     """Without `source_dir` the scripts themselves are all the code, with the dependencies beside them."""
-    beside = {FilePath(text).name: base / text for text in as_names(data.get("dependencies"))}
-    for path, text in _programs(data):
-        if path in broken:
+    beside = {FilePath(text).name: base / text for text in filter(None, job.dependencies)}
+    for path, text in _programs(job):
+        if path in elsewhere:
             continue
         if path[-1] == "requirements":
             first, *inside = FilePath(text).parts
@@ -168,18 +158,14 @@ def as_module(
     return None
 
 
-def _programs(data: Mapping[str, object]) -> Iterator[tuple[Path, str]]:
+def _programs(job: Structure) -> Iterator[tuple[Path, str]]:
     """Yields every key that names a file of the code, of the job and of its groups."""
-    groups = data.get("instance_groups")
-    owners: list[tuple[Path, Mapping[str, object]]] = [((), data)]
-    for index, group in enumerate(groups if isinstance(groups, (list, tuple)) else ()):
-        if isinstance(group, Mapping):
-            owners.append((("instance_groups", index), group))
-    for path, owner in owners:
-        for key in ("entry_point", "requirements"):
-            text = owner.get(key)
-            if isinstance(text, str) and text:
-                yield (*path, key), text
+    yield from entry_points(job)
+    if job.requirements:
+        yield ("requirements",), job.requirements
+    for index, group in enumerate(job.instance_groups):
+        if group.requirements:
+            yield ("instance_groups", index, "requirements"), group.requirements
 
 
 def _program(path: Path, text: str, folder: FilePath) -> Iterator[Finding]:

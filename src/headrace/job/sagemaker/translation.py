@@ -23,10 +23,10 @@ from pydantic import BaseModel
 
 from headrace.job.model import field_types, path_types
 from headrace.job.model.field_types import decode, encode, is_reserved
-from headrace.job.model.parts import TrainingInput
+from headrace.job.model.job_topology import each_group_alone
+from headrace.job.model.parts import Distribution, TrainingInput
 from headrace.job.model.path_types import local_form
-from headrace.job.problems.finding import Finding, Path
-from headrace.job.rules.raw_access import each_group_alone, enabled
+from headrace.job.problems.finding import Finding, Path, fitting, value_at
 from headrace.sagemaker_parameters import GROUPS, PROGRAM, STRATEGIES, SUBMIT_DIRECTORY
 
 if TYPE_CHECKING:
@@ -98,15 +98,6 @@ LISTS: tuple[tuple[Path, str, tuple[tuple[str, str], ...]], ...] = (
     (("Tags",), "tags", (("Key", "key"), ("Value", "value"))),
 )
 """Lists of small structures: where in the request, key of the job, and the names of their members in both."""
-
-
-def get(tree: object, path: Path) -> object:
-    """Returns the value at a place in nested mappings; None when there is none."""
-    for step in path:
-        if not isinstance(tree, dict):
-            return None
-        tree = tree.get(step)
-    return tree
 
 
 def put(tree: dict[str, object], path: Path, value: object) -> None:
@@ -196,7 +187,7 @@ def with_local_places(wrong: Iterable[Finding], read: Translated) -> Iterator[Fi
     keys = {place: key for key, place in read.names.items() if key[-1] in _PLACES}
     for finding in wrong:
         key = keys.get(finding.path, ())
-        text = get(read.data, key) if key else None
+        text = value_at(read.data, key) if key else None
         local = isinstance(text, str) and text and "://" not in local_form(text)
         yield replace(finding, hint=_local_way(key, str(text))) if local else finding
 
@@ -211,7 +202,7 @@ def _local_way(key: Path, text: str) -> str:
 def _values(rest: dict[str, object], result: Translated) -> None:
     for source, target in VALUES:
         result.names[target] = source
-        value = get(rest, source)
+        value = value_at(rest, source)
         if value not in (None, "", [], {}):
             put(result.data, target, take(rest, source))
 
@@ -219,7 +210,7 @@ def _values(rest: dict[str, object], result: Translated) -> None:
 def _lists(rest: dict[str, object], result: Translated) -> None:
     for source, key, members in LISTS:
         result.names[(key,)] = source
-        items = get(rest, source)
+        items = value_at(rest, source)
         if not isinstance(items, list) or not items or not all(isinstance(item, dict) for item in items):
             continue
         if not all(set(item) <= {name for name, _ in members} for item in items):
@@ -233,7 +224,7 @@ def _lists(rest: dict[str, object], result: Translated) -> None:
 
 def _preferences(rest: dict[str, object], result: Translated) -> None:
     """Of several types that the service would choose from, the job names the first."""
-    preferences = get(rest, PREFERENCES)
+    preferences = value_at(rest, PREFERENCES)
     first = preferences[0] if isinstance(preferences, list) and preferences else None
     if isinstance(first, dict) and not result.data.keys() & {"instance_type", "instance_groups"}:
         for name, key in (("InstanceType", "instance_type"), ("InstanceCount", "instance_count")):
@@ -243,7 +234,7 @@ def _preferences(rest: dict[str, object], result: Translated) -> None:
 
 
 def _command(rest: dict[str, object], result: Translated) -> None:
-    entrypoint, arguments = get(rest, ENTRYPOINT), get(rest, ARGUMENTS)
+    entrypoint, arguments = value_at(rest, ENTRYPOINT), value_at(rest, ARGUMENTS)
     result.names[("command",)] = ENTRYPOINT
     if not isinstance(entrypoint, list) or not entrypoint:
         return
@@ -271,7 +262,7 @@ def _channels(rest: dict[str, object], result: Translated) -> None:
         for source, target in CHANNEL:
             place: Path = ("inputs", name, *target)
             result.names[place] = (CHANNELS, index, *source)
-            if get(item, source) not in (None, []):
+            if value_at(item, source) not in (None, []):
                 put(channel, target, take(item, source))
         channels[name] = channel
         kept = kept or len(item) > 1
@@ -338,7 +329,12 @@ def _distribution(world: dict[str, object], result: Translated) -> None:
     groups = result.data.get("instance_groups")
     if not world:
         return
-    if "instance_groups" in world or not isinstance(groups, list) or len(groups) < 2 or not enabled(world):
+    if (
+        "instance_groups" in world
+        or not isinstance(groups, list)
+        or len(groups) < 2
+        or not fitting(Distribution, world).ways
+    ):
         result.data["distribution"] = world
         return
     names = [group.get("instance_group_name") for group in groups]
@@ -520,7 +516,7 @@ def _strategies(job: Job) -> dict[str, object]:
             value = _explicit(world, ("horovod", *path[1:])) if path[0] == "mpi" else None
             if value is not None:
                 result[name] = value
-    if world.instance_groups and not each_group_alone(job.to_data()):
+    if world.instance_groups and not each_group_alone(job):
         result[GROUPS] = list(world.instance_groups)
     return result
 
