@@ -10,6 +10,7 @@ import contextlib
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -24,7 +25,7 @@ from headrace.grid.grid_record import (
     LineState,
     Rung,
 )
-from headrace.grid.read_grid import copy_of, line_of, open_journal, put_line, record_of, stored_lines
+from headrace.grid.read_grid import copies_of, lines_of, open_journal, record_of
 
 Instant = Callable[[str], None]
 """Is told the name of each instant at which the process might be killed; tests kill it there."""
@@ -74,12 +75,14 @@ class Journal:
     def line(self, key: str, index: int) -> LineRecord:
         """Returns one line; `index` is its position. Raises KeyError when there is none."""
         with self._reading() as database:
-            return line_of(database, key, index)
+            for line in lines_of(database, key):
+                return msgspec.structs.replace(line, index=index)
+        raise KeyError(key)
 
     def copy(self, place: str, region: str) -> CopyRecord:
         """Returns one copy. Raises KeyError when there is none."""
         with self._reading() as database:
-            return copy_of(database, place, region)
+            return copies_of(database)[place, region]
 
     def changed_elsewhere(self) -> bool:
         """Tells whether another connection has written since the last call; True the first time."""
@@ -97,11 +100,7 @@ class Journal:
         with self._write("begin") as database:
             if database.execute("SELECT 1 FROM grid").fetchone() is not None:
                 raise JournalConflict(f"{self.path} has a grid already")
-            database.execute(
-                "INSERT INTO grid (id, name, file, digest, job_digest, created, budget, deadline) "
-                "VALUES (1, ?, ?, ?, ?, ?, ?, ?)",
-                (grid.name, grid.file, grid.digest, grid.job_digest, grid.created, grid.budget, grid.deadline),
-            )
+            _insert(database, "grid", {"id": 1, "name": grid.name, "created": grid.created, **_said(grid)})
             self._put(database, grid)
 
     def revise(self, grid: GridRecord) -> None:
@@ -110,15 +109,10 @@ class Journal:
         not begun are stopped, and wait again when they come back.
         """
         with self._write("revise") as database:
-            self._grid_row(
-                database,
-                "UPDATE grid SET file = ?, digest = ?, job_digest = ?, budget = ?, deadline = ?, ended = NULL, "
-                "stop_asked = NULL",
-                grid.file, grid.digest, grid.job_digest, grid.budget, grid.deadline,
-            )  # fmt: skip
+            self._change_grid(database, ended=None, stop_asked=None, **_said(grid))
             self._put(database, grid)
             stay = {line.key for line in grid.lines}
-            for line in stored_lines(database).values():
+            for line in lines_of(database):
                 if line.key not in stay:
                     begun = line.state not in (LineState.WAITING, LineState.UNPLACED)
                     ended = {} if begun else {"state": LineState.STOPPED, "reason": GONE}
@@ -127,11 +121,7 @@ class Journal:
     def take(self, controller: ControllerProcess) -> None:
         """Writes down which process has the grid now; it holds the lease."""
         with self._write("take") as database:
-            self._grid_row(
-                database,
-                "UPDATE grid SET pid = ?, node = ?, since = ?",
-                controller.pid, controller.node, controller.since,
-            )  # fmt: skip
+            self._change_grid(database, **msgspec.structs.asdict(controller))
 
     def intend(self, key: str, attempt: AttemptRecord) -> None:
         """Writes down that an attempt is about to be started.
@@ -141,14 +131,7 @@ class Journal:
         """
         with self._write("intend") as database:
             self._change(database, key, (LineState.WAITING,), state=LineState.STARTING, reason="", not_before=0.0)
-            database.execute(
-                "INSERT INTO attempts (key, number, job_name, engine, region, request, state, intended) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    *(key, attempt.number, attempt.job_name, attempt.engine, attempt.region, attempt.request),
-                    *(AttemptState.INTENDED.value, attempt.intended),
-                ),
-            )
+            _insert(database, "attempts", {"key": key, **_row(attempt), "state": AttemptState.INTENDED.value})
 
     def started(self, key: str, number: int, run_id: str, t: float) -> None:
         """Writes down that an attempt has a run.
@@ -157,10 +140,8 @@ class Journal:
             JournalConflict: nobody intended it, or it has one.
         """
         with self._write("started") as database:
-            self._attempt_row(
-                database, key, number, (AttemptState.INTENDED,),
-                "state = ?, run_id = ?, started = ?", AttemptState.RUNNING.value, run_id, t,
-            )  # fmt: skip
+            now = {"state": AttemptState.RUNNING.value, "run_id": run_id, "started": t}
+            self._change_attempt(database, key, number, (AttemptState.INTENDED,), now)
             self._change(database, key, (LineState.STARTING,), state=LineState.RUNNING)
 
     def ended(
@@ -189,13 +170,8 @@ class Journal:
             JournalConflict: it has ended already.
         """
         with self._write("ended") as database:
-            cause = None if attempt.cause is None else msgspec.json.encode(attempt.cause).decode()
-            self._attempt_row(
-                database, key, attempt.number, (AttemptState.INTENDED, AttemptState.RUNNING),
-                "state = ?, run_id = ?, started = ?, ended = ?, status = ?, cause = ?, cost = ?, billable_seconds = ?",
-                AttemptState.ENDED.value, attempt.run_id, attempt.started, attempt.ended,
-                None if attempt.status is None else attempt.status.value, cause, attempt.cost, attempt.billable_seconds,
-            )  # fmt: skip
+            going, now = (AttemptState.INTENDED, AttemptState.RUNNING), {"state": AttemptState.ENDED.value}
+            self._change_attempt(database, key, attempt.number, going, _row(attempt) | now)
             begun = (LineState.STARTING, LineState.RUNNING)
             moved: dict[str, object] = {}
             if region is not None:
@@ -216,10 +192,7 @@ class Journal:
             if any(row["key"] == key for row in rows):
                 return None
             rung = judge([row["value"] for row in rows])
-            database.execute(
-                "INSERT INTO rungs (key, step, value, rank, of, stopped) VALUES (?, ?, ?, ?, ?, ?)",
-                (key, rung.step, rung.value, rung.rank, rung.of, rung.stopped),
-            )
+            _insert(database, "rungs", {"key": key, **_row(rung)})
             return rung
 
     def close_lines(self, closed: Mapping[str, tuple[LineState, str]]) -> None:
@@ -239,13 +212,9 @@ class Journal:
             JournalConflict: there is no such copy.
         """
         with self._write("copied") as database:
+            row = _row(copy)
             found = database.execute(
-                "UPDATE copies SET target = ?, state = ?, bytes_done = ?, bytes_total = ?, started = ?, ended = ?, "
-                "cost = ?, reason = ? WHERE place = ? AND region = ?",
-                (
-                    *(copy.target, copy.state.value, copy.bytes_done, copy.bytes_total, copy.started, copy.ended),
-                    *(copy.cost, copy.reason, copy.place, copy.region),
-                ),
+                f"UPDATE copies SET {_settings(row)} WHERE place = :place AND region = :region", row
             )
             if found.rowcount != 1:
                 raise JournalConflict(f"{self.path} has no copy of {copy.place} to {copy.region}")
@@ -254,7 +223,7 @@ class Journal:
         """Writes down that somebody wants the grid to stop, or of its lines those with these keys."""
         with self._write("ask_stop") as database:
             if keys is None:
-                self._grid_row(database, "UPDATE grid SET stop_asked = ?", t)
+                self._change_grid(database, stop_asked=t)
             else:
                 for key in keys:
                     self._change(database, key, tuple(LineState), stop_asked=t)
@@ -265,7 +234,7 @@ class Journal:
         states = [LineState.FAILED, LineState.STOPPED, LineState.STOPPED_EARLY, *[LineState.COMPLETED] * also_completed]
         rungs = "DELETE FROM rungs" if also_completed else "UPDATE rungs SET stopped = 0"
         with self._write("retry") as database:
-            lines, count = stored_lines(database), 0
+            lines, count = {line.key: line for line in lines_of(database)}, 0
             for key in keys:
                 line = lines.get(key)
                 if line is not None and line.in_file and line.state in states:
@@ -277,7 +246,7 @@ class Journal:
                     database.execute(f"{rungs} WHERE key = ?", (key,))
             if count:
                 database.execute("UPDATE copies SET state = 'waiting', reason = '' WHERE state = 'failed'")
-                self._grid_row(database, "UPDATE grid SET ended = NULL, stop_asked = NULL")
+                self._change_grid(database, ended=None, stop_asked=None)
             return count
 
     def note(self, t: float, key: str, text: str) -> None:
@@ -289,7 +258,7 @@ class Journal:
             text: what happened.
         """
         with self._write("note") as database:
-            database.execute("INSERT INTO notes (t, key, text) VALUES (?, ?, ?)", (t, key, text))
+            _insert(database, "notes", {"t": t, "key": key, "text": text})
 
     def finish(self, t: float) -> None:
         """Writes down that the grid is over.
@@ -298,53 +267,46 @@ class Journal:
             JournalConflict: a line is not.
         """
         with self._write("finish") as database:
-            going = [state.value for state in LineState if not state.over]
-            marks = ", ".join("?" for _ in going)
-            if database.execute(f"SELECT 1 FROM lines WHERE state IN ({marks})", going).fetchone() is not None:
+            if any(not LineState(state).over for (state,) in database.execute("SELECT DISTINCT state FROM lines")):
                 raise JournalConflict(f"{self.path} has lines that are not over")
-            self._grid_row(database, "UPDATE grid SET ended = ?", t)
+            self._change_grid(database, ended=t)
 
     def _put(self, database: sqlite3.Connection, grid: GridRecord) -> None:
         """Adds or updates lines and copies."""
-        stored = stored_lines(database)
+        stored = {line.key: line for line in lines_of(database)}
         for line in grid.lines:
-            put_line(database, revised(stored[line.key], line) if line.key in stored else line)
+            _put_line(database, revised(stored[line.key], line) if line.key in stored else line)
         self._put_copies(database, grid.copies)
 
     def _put_copies(self, database: sqlite3.Connection, copies: Iterable[CopyRecord]) -> None:
         for copy in copies:
-            database.execute(
-                "INSERT INTO copies (place, region, source, target, state, planned_cost) VALUES (?, ?, ?, ?, ?, ?) "
-                "ON CONFLICT (place, region) DO NOTHING",
-                (copy.place, copy.region, copy.source, copy.target, copy.state.value, copy.planned_cost),
-            )
+            _insert(database, "copies", _row(copy), "ON CONFLICT (place, region) DO NOTHING")
 
-    def _grid_row(self, database: sqlite3.Connection, statement: str, *values: object) -> None:
-        if database.execute(statement, values).rowcount != 1:
+    def _change_grid(self, database: sqlite3.Connection, **changes: object) -> None:
+        if database.execute(f"UPDATE grid SET {_settings(changes)}", changes).rowcount != 1:
             raise JournalConflict(f"{self.path} has no grid yet")
 
     def _change(self, database: sqlite3.Connection, key: str, states: tuple[LineState, ...], **changes: object) -> None:
         """Changes a line that is in one of some states: the one place where a line becomes another."""
-        line = stored_lines(database, key).get(key)
+        line = next(iter(lines_of(database, key)), None)
         if line is None or line.state not in states:
             wanted = " or ".join(each.value for each in states)
             raise JournalConflict(f"the line {key} is not {wanted} in {self.path}")
-        put_line(database, msgspec.structs.replace(line, **changes))
+        _put_line(database, msgspec.structs.replace(line, **changes))
 
-    def _attempt_row(
+    def _change_attempt(
         self,
         database: sqlite3.Connection,
         key: str,
         number: int,
         states: tuple[AttemptState, ...],
-        change: str,
-        *values: object,
+        changes: Mapping[str, object],
     ) -> None:
-        marks = ", ".join("?" for _ in states)
-        statement = f"UPDATE attempts SET {change} WHERE key = ? AND number = ? AND state IN ({marks})"
-        if database.execute(statement, (*values, key, number, *(each.value for each in states))).rowcount != 1:
-            wanted = " or ".join(each.value for each in states)
-            raise JournalConflict(f"attempt {number} of the line {key} is not {wanted} in {self.path}")
+        wanted = [state.value for state in states]
+        row = {**changes, "of": key, "at": number, "states": _json(wanted)}
+        where = "key = :of AND number = :at AND state IN (SELECT value FROM json_each(:states))"
+        if database.execute(f"UPDATE attempts SET {_settings(changes)} WHERE {where}", row).rowcount != 1:
+            raise JournalConflict(f"attempt {number} of the line {key} is not {' or '.join(wanted)} in {self.path}")
 
     @contextlib.contextmanager
     def _write(self, name: str) -> Iterator[sqlite3.Connection]:
@@ -371,6 +333,36 @@ class Journal:
                 yield self._ledger.database
         except sqlite3.Error as error:
             raise StorageError(f"{self.path} cannot be read: {error}") from error
+
+
+def _said(grid: GridRecord) -> dict[str, object]:
+    """Returns the columns of a grid that its file says."""
+    return {name: getattr(grid, name) for name in ("file", "digest", "job_digest", "budget", "deadline")}
+
+
+def _row(record: msgspec.Struct) -> dict[str, Any]:
+    """Returns a record as columns: what is no plain value is JSON."""
+    values: dict[str, Any] = msgspec.to_builtins(record)
+    return {name: _json(each) if isinstance(each, dict | list | tuple) else each for name, each in values.items()}
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _settings(row: Iterable[str]) -> str:
+    return ", ".join(f"{name} = :{name}" for name in row)
+
+
+def _insert(database: sqlite3.Connection, table: str, row: Mapping[str, object], conflict: str = "") -> None:
+    database.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES (:{', :'.join(row)}) {conflict}", row)
+
+
+def _put_line(database: sqlite3.Connection, line: LineRecord) -> None:
+    """Stores a line; its attempts and rungs have tables of their own."""
+    row = _row(msgspec.structs.replace(line, attempts=(), rungs=()))
+    row = {"position": row.pop("index")} | {name: row[name] for name in row if name not in ("attempts", "rungs")}
+    _insert(database, "lines", row, f"ON CONFLICT (key) DO UPDATE SET {_settings(row)}")
 
 
 def revised(old: LineRecord, new: LineRecord) -> LineRecord:

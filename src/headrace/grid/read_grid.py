@@ -192,11 +192,6 @@ def has_controller(folder: Path) -> bool:
 _SHOWN = 5
 _cause = msgspec.json.Decoder(Cause)
 _fields = msgspec.json.Decoder(dict[str, Any])
-_columns = [name for name in LineRecord.__struct_fields__ if name not in ("index", "attempts", "rungs")]
-_PUT_LINE = (
-    f"INSERT INTO lines (position, {', '.join(_columns)}) VALUES (:index, :{', :'.join(_columns)}) "
-    f"ON CONFLICT (key) DO UPDATE SET position = :index, {', '.join(f'{name} = :{name}' for name in _columns)}"
-)
 _places = msgspec.json.Decoder(tuple[tuple[str, str], ...])
 
 
@@ -263,95 +258,57 @@ def record_of(database: sqlite3.Connection, path: Path) -> GridRecord:
         database.execute("BEGIN")  # one state of all tables
         try:
             grid = database.execute("SELECT * FROM grid").fetchone()
-            lines = database.execute("SELECT * FROM lines ORDER BY in_file DESC, position, key").fetchall()
-            attempts = database.execute("SELECT * FROM attempts ORDER BY key, number").fetchall()
-            rungs = database.execute("SELECT * FROM rungs ORDER BY key, step").fetchall()
-            copies = database.execute("SELECT * FROM copies ORDER BY region, place").fetchall()
+            lines, copies = lines_of(database), copies_of(database)
         finally:
             database.execute("COMMIT")
         if grid is None:
             raise StorageError(f"{path} has no grid yet", "the process that made it was killed: start it again")
-        by_key: dict[str, list[AttemptRecord]] = {}
-        for row in attempts:
-            by_key.setdefault(row["key"], []).append(_attempt(row))
-        judged: dict[str, list[Rung]] = {}
-        for row in rungs:
-            judged.setdefault(row["key"], []).append(_rung(row))
-        controller = None if grid["pid"] is None else msgspec.convert({**grid}, ControllerProcess)
         return msgspec.structs.replace(
             msgspec.convert({**grid}, GridRecord),
-            lines=tuple(
-                _line(index, row, by_key.get(row["key"], ()), judged.get(row["key"], ()))
-                for index, row in enumerate(lines)
-            ),
-            copies=tuple(_copy(row) for row in copies),
-            controller=controller,
+            lines=tuple(msgspec.structs.replace(line, index=index) for index, line in enumerate(lines)),
+            copies=tuple(copies.values()),
+            controller=None if grid["pid"] is None else msgspec.convert({**grid}, ControllerProcess),
         )
     except (sqlite3.Error, msgspec.DecodeError, ValueError, TypeError, IndexError) as error:  # of somebody else: any
         raise StorageError(f"{path} cannot be read: {error}") from error
 
 
-def line_of(database: sqlite3.Connection, key: str, index: int) -> LineRecord:
-    """Returns one line.
+def lines_of(database: sqlite3.Connection, key: str | None = None) -> list[LineRecord]:
+    """Returns the lines, or that of a key, each with the place that its file gives it. Raises sqlite3.Error."""
+    where = "" if key is None else " WHERE key = :key"
 
-    Args:
-        database: the journal.
-        key: of the line.
-        index: its position.
+    def rows(table: str, order: str) -> Iterator[dict[str, Any]]:
+        found = database.execute(f"SELECT * FROM {table}{where} ORDER BY {order}", {"key": key})
+        return ({**row} for row in found)
 
-    Raises:
-        sqlite3.Error: it cannot be read.
-        KeyError: there is none.
-    """
-    row = database.execute("SELECT * FROM lines WHERE key = ?", (key,)).fetchone()
-    if row is None:
-        raise KeyError(key)
-    attempts = database.execute("SELECT * FROM attempts WHERE key = ? ORDER BY number", (key,)).fetchall()
-    rungs = database.execute("SELECT * FROM rungs WHERE key = ? ORDER BY step", (key,)).fetchall()
-    return _line(index, row, [*map(_attempt, attempts)], [*map(_rung, rungs)])
-
-
-def stored_lines(database: sqlite3.Connection, key: str | None = None) -> dict[str, LineRecord]:
-    """Returns the lines as they are stored, by key, or the one of a key: without attempts and rungs, and with their
-    positions as indices. Raises sqlite3.Error."""
-    one = "" if key is None else " WHERE key = :key"
-    rows = database.execute(f"SELECT * FROM lines{one}", {"key": key})
-    return {row["key"]: _line(row["position"], row, (), ()) for row in rows}
-
-
-def put_line(database: sqlite3.Connection, line: LineRecord) -> None:
-    """Stores a line, without attempts and rungs. Raises sqlite3.Error."""
-    values = msgspec.to_builtins(msgspec.structs.replace(line, attempts=(), rungs=()))
-    texts = {name: msgspec.json.encode(values[name]).decode() for name in ("fields", "waits_for")}
-    database.execute(_PUT_LINE, {**values, **texts})
+    attempts: dict[str, list[AttemptRecord]] = {}
+    rungs: dict[str, list[Rung]] = {}
+    for row in rows("attempts", "key, number"):
+        row["cause"] = None if row["cause"] is None else decode_record(_cause, row["cause"])
+        attempts.setdefault(row["key"], []).append(msgspec.convert(row, AttemptRecord))
+    for row in rows("rungs", "key, step"):
+        rungs.setdefault(row["key"], []).append(msgspec.convert({**row, "stopped": bool(row["stopped"])}, Rung))
+    return [
+        msgspec.convert(
+            {
+                **row,
+                "index": row["position"],
+                "fields": decode_record(_fields, row["fields"]),
+                "waits_for": decode_record(_places, row["waits_for"]),
+                "in_file": bool(row["in_file"]),
+                "attempts": tuple(attempts.get(row["key"], ())),
+                "rungs": tuple(rungs.get(row["key"], ())),
+            },
+            LineRecord,
+        )
+        for row in rows("lines", "in_file DESC, position, key")
+    ]
 
 
-def copy_of(database: sqlite3.Connection, place: str, region: str) -> CopyRecord:
-    """Returns one copy. Raises sqlite3.Error, and KeyError when there is none."""
-    row = database.execute("SELECT * FROM copies WHERE place = ? AND region = ?", (place, region)).fetchone()
-    if row is None:
-        raise KeyError(place, region)
-    return _copy(row)
-
-
-def _attempt(row: sqlite3.Row) -> AttemptRecord:
-    cause = None if row["cause"] is None else decode_record(_cause, row["cause"])
-    return msgspec.structs.replace(msgspec.convert({**row, "cause": None}, AttemptRecord), cause=cause)
-
-
-def _rung(row: sqlite3.Row) -> Rung:
-    return msgspec.convert({**row, "stopped": bool(row["stopped"])}, Rung)
-
-
-def _line(index: int, row: sqlite3.Row, attempts: Sequence[AttemptRecord], rungs: Sequence[Rung]) -> LineRecord:
-    fields, waits_for = decode_record(_fields, row["fields"]), decode_record(_places, row["waits_for"])
-    told = {"index": index, "fields": fields, "waits_for": waits_for, "in_file": bool(row["in_file"])}
-    line = msgspec.convert({**row, **told}, LineRecord)
-    return msgspec.structs.replace(line, attempts=tuple(attempts), rungs=tuple(rungs))
-
-
-def _copy(row: sqlite3.Row) -> CopyRecord:
-    return msgspec.convert({**row}, CopyRecord)
+def copies_of(database: sqlite3.Connection) -> dict[tuple[str, str], CopyRecord]:
+    """Returns the copies, by place and region. Raises sqlite3.Error."""
+    rows = database.execute("SELECT * FROM copies ORDER BY region, place")
+    return {(row["place"], row["region"]): msgspec.convert({**row}, CopyRecord) for row in rows}
 
 
 def lines_named(grid: GridRecord, names: Iterable[str]) -> tuple[LineRecord, ...]:
