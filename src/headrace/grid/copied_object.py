@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated, Any
@@ -233,13 +233,9 @@ def bucket_region(s3: S3, bucket: str) -> str:
 
 
 def look_at(s3: S3, bucket: str, key: str) -> Look:
-    """Asks for the checksums of an object. Raises StorageError."""
+    """Asks for what more can be compared of an object. Raises StorageError."""
     with s3.told(f"s3://{bucket}/{key}"):
-        return look_of(s3.client.head_object(Bucket=bucket, Key=key, ChecksumMode="ENABLED"), bucket)
-
-
-def look_of(answer: Mapping[str, Any], bucket: str) -> Look:
-    """Returns what an answer of HeadObject says that can be compared."""
+        answer = s3.client.head_object(Bucket=bucket, Key=key, ChecksumMode="ENABLED")
     whole = answer.get("ChecksumType", _WHOLE) == _WHOLE
     sums = {name: str(answer[name]) for name in _CHECKSUMS if whole and name in answer and "-" not in answer[name]}
     encrypted = str(answer.get("ServerSideEncryption", "")).startswith("aws:kms") or "SSECustomerAlgorithm" in answer
@@ -272,11 +268,6 @@ def compared(source: tuple[str, Look], copy: tuple[str, Look]) -> Compared | Non
 def digest_of_objects(objects: Iterable[ListedObject]) -> str:
     """Returns what tells two listings apart: names, sizes and ETags."""
     digest = hashlib.sha256()
-    for line in _lines(objects):
-        digest.update(line)
-    return digest.hexdigest()
-
-
-def _lines(objects: Iterable[ListedObject]) -> Iterator[bytes]:
     for each in objects:
-        yield f"{each.size} {each.etag} {len(each.key)} {each.key}\n".encode()
+        digest.update(f"{each.size} {each.etag} {len(each.key)} {each.key}\n".encode())
+    return digest.hexdigest()

@@ -6,10 +6,10 @@ Everything is looked at before anything starts, and all problems are told at onc
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, TypeGuard, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import TypeGuard, TypeVar
 
 from headrace.errors import HeadraceError, JobInvalid, ObjectMissing, Problem, StorageError, UsageError
 from headrace.grid.copied_object import BYTES_OF_GIGABYTE, CopyFailure, bucket_region, copy_failed, list_objects
@@ -31,16 +31,10 @@ _OF_ALL = (CopyFailure.CREDENTIALS, CopyFailure.NO_ANSWER, CopyFailure.THROTTLED
 
 
 class PlaceClients:
-    """Clients of S3. Safe for use by several threads.
+    """Clients of S3, as the jobs of a grid have them. Safe for use by several threads."""
 
-    Args:
-        job: keys of the grid's job.
-        in_regions: what of it is another in a region, by region.
-    """
-
-    def __init__(self, job: Mapping[str, Any], in_regions: Mapping[str, Mapping[str, object]]) -> None:
-        self._job = job
-        self._in_regions = in_regions
+    def __init__(self, grid: Grid) -> None:
+        self._job, self._in_regions = grid.template.data, grid.file.in_regions
         self._clients: dict[S3Access, S3] = {}
         self._lock = threading.Lock()
 
@@ -56,16 +50,6 @@ class PlaceClients:
         """Closes all connections."""
         for client in self._clients.values():
             client.close()
-
-
-@contextmanager
-def place_clients(job: Mapping[str, Any], in_regions: Mapping[str, Mapping[str, object]]) -> Iterator[PlaceClients]:
-    """Clients for the block."""
-    clients = PlaceClients(job, in_regions)
-    try:
-        yield clients
-    finally:
-        clients.close()
 
 
 def ask_all(
@@ -109,17 +93,15 @@ def ask_all(
     return answers
 
 
-def problem_at(line: Line, others: int, field: str, error: HeadraceError) -> Problem:
-    """Returns what is wrong with a place, at the first line that reads it.
+def problem_at(lines: Sequence[Line], error: HeadraceError) -> tuple[int, Problem]:
+    """Returns what is wrong with a place that lines read, by the index of the first of them.
 
     Args:
-        line: that one.
-        others: how many more lines read it.
-        field: that names it.
+        lines: that read it.
         error: what S3 said.
     """
-    more = f", and {others} lines more" if others else ""
-    return Problem(field, error.message, file=f"{line.place}{more}", hint=error.hint)
+    more = f", and {len(lines) - 1} lines more" if len(lines) > 1 else ""
+    return lines[0].index, Problem("inputs", error.message, file=f"{lines[0].place}{more}", hint=error.hint)
 
 
 def unknown_sizes(grid: Grid) -> dict[str, tuple[str, list[Line]]]:
@@ -162,7 +144,7 @@ def measure_places(grid: Grid) -> MeasuredPlaces:
     wanted = unknown_sizes(grid)
     sizes: dict[str, PlaceSize] = {}
     problems = []
-    with place_clients(grid.template.data, grid.file.in_regions) as clients:
+    with closing(PlaceClients(grid)) as clients:
 
         def measured(place: str) -> PlaceSize:
             objects = list_objects(clients.of(wanted[place][0]), *split(place))
@@ -172,8 +154,7 @@ def measure_places(grid: Grid) -> MeasuredPlaces:
 
         for place, answer in ask_all(wanted, measured, lambda place: wanted[place][0]):
             if isinstance(answer, (UsageError, StorageError)):
-                lines = wanted[place][1]
-                problems.append((lines[0].index, problem_at(lines[0], len(lines) - 1, "inputs", answer)))
+                problems.append(problem_at(wanted[place][1], answer))
             else:
                 sizes[place] = answer
     return MeasuredPlaces(sizes, tuple(problem for _, problem in sorted(problems, key=lambda each: each[0])))
@@ -195,7 +176,7 @@ def check_places(grid: Grid, plan: GridPlan, *, only_missing: bool = False) -> N
         JobInvalid: with everything that is not there, line by line.
     """
     found: list[tuple[int, Problem]] = [*_local(grid)]
-    with place_clients(grid.template.data, grid.file.in_regions) as clients:
+    with closing(PlaceClients(grid)) as clients:
         found += _data(grid, plan, clients, only_missing)
         found += _copies(grid, plan, clients, only_missing)
     if found:
@@ -207,8 +188,7 @@ def _local(grid: Grid) -> Iterator[tuple[int, Problem]]:
     for line, data in zip(grid.lines, grid.jobs, strict=True):
         pods = engine_of(line, grid.file.engine) == KUBERNETES
         for finding in missing_files(data, grid.template.base, pods):
-            wrong = source.problem(finding)
-            yield line.index, Problem(wrong.field, wrong.message, wrong.value, line.place, hint=wrong.hint)
+            yield line.index, replace(source.problem(finding), file=line.place, line=0)
 
 
 def _data(grid: Grid, plan: GridPlan, clients: PlaceClients, only_missing: bool) -> Iterator[tuple[int, Problem]]:
@@ -229,8 +209,7 @@ def _data(grid: Grid, plan: GridPlan, clients: PlaceClients, only_missing: bool)
 
     for (place, region), error in ask_all(reads, look, lambda read: read[1]):
         if _is_problem(error, only_missing):
-            lines = reads[place, region]
-            yield lines[0].index, problem_at(lines[0], len(lines) - 1, "inputs", error)
+            yield problem_at(reads[place, region], error)
     stated = {(split(place)[0], found.region): place for place, found in rules.data.items()}
     yield from ((-1, each) for each in _regions(stated, "placement.data", clients, only_missing))
 

@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, time
 from decimal import Decimal
-from typing import Any, TypedDict, TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -113,11 +114,6 @@ MOST_PROBLEMS = 200
 """So many problems are told at once."""
 
 
-class _Where(TypedDict):
-    line: int
-    place: str
-
-
 @dataclass
 class LineTable:
     """Lines that were read so far, and what is wrong with others.
@@ -176,7 +172,7 @@ class LineTable:
             line: 1-based, in the file; 0 for a line that stands in none.
         """
         before = len(self.problems)
-        at: _Where = {"line": line, "place": "" if line else place}
+        refuse = partial(self.refuse, line=line, place="" if line else place)
         plain: dict[str, Plain] = {}
         for path, value in fields.items():
             if path == REGION and (value is None or value not in known_regions()):
@@ -184,18 +180,18 @@ class LineTable:
                 hint = f"did you mean {near!r}?" if near else (
                     "such as us-east-1; without the column the grid's placement chooses"
                 )  # fmt: skip
-                self.refuse(path, "must be a region", **at, seen=show(value) if value else "", hint=hint)
+                refuse(path, "must be a region", seen=show(value) if value else "", hint=hint)
             elif path in (ENGINE, IMAGE) and not (value is None or (isinstance(value, str) and value)):
-                self.refuse(path, "must be text", **at, seen=show(value))
+                refuse(path, "must be text", seen=show(value))
             elif value is not None:
                 try:
                     plain[path] = plain_value(value)
                 except ValueError as error:
-                    self.refuse(path, str(error), **at, seen=show(value))
+                    refuse(path, str(error), seen=show(value))
                 except RecursionError:
-                    self.refuse(path, "is nested too deeply", **at)
+                    refuse(path, "is nested too deeply")
         if not plain and len(self.problems) == before:
-            self.refuse("line", "says nothing", **at)
+            refuse("line", "says nothing")
         if len(self.problems) == before:
             self.lines.append(Line(len(self.lines), "", place, plain))
 

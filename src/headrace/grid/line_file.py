@@ -85,10 +85,8 @@ def _read_json(text: str, table: LineTable, columns: Sequence[str] | Mapping[str
             table.refuse("line", "must be an object of fields and values", line=number)
             continue
         given = tuple(names.get(name, name) for name in found)
-        if given not in known:
+        if known.get(given) is None:
             known[given] = table.columns(given, number)
-        elif known[given] is None:
-            table.columns(given, number)
         if known[given] is not None:
             table.add(dict(zip(given, found.values(), strict=True)), f"{table.source}:{number}", number)
 

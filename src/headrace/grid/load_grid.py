@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -78,8 +78,7 @@ class Template:
 def _problems(findings: list[Finding], line: Line) -> Iterator[Problem]:
     source = JobSource()
     for finding in findings:
-        problem = source.problem(finding)
-        yield Problem(problem.field, problem.message, problem.value, line.place, 0, problem.hint, problem.code)
+        yield replace(source.problem(finding), file=line.place, line=0)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -226,7 +226,7 @@ class Placer:
             copies=copies,
             seconds=seconds,
             reserved=all(free[kind] >= count for kind, count in demand.hosts.items()),
-            refused=(*self._against(demand, data, region, bill.prices, free), *self._too_late(seconds)),
+            refused=tuple(self._against(demand, data, region, bill.prices, free, seconds)),
             spot_share=spot_share,
         )
 
@@ -261,6 +261,7 @@ class Placer:
         region: str,
         prices: Mapping[str, Price | None],
         free: Counter[str],
+        seconds: float,
     ) -> Iterator[Refused]:
         rules = self.rules
         if demand.region not in ("", region):
@@ -285,11 +286,8 @@ class Placer:
         score = rules.scores.get(region)
         if score is not None and score < rules.least_score:
             yield Refused(Refusal.SCORE, region, score, rules.least_score)
-
-    def _too_late(self, seconds: float) -> Iterator[Refused]:
-        deadline = self.rules.deadline
-        if deadline is not None and seconds > deadline:
-            yield Refused(Refusal.DEADLINE, "", seconds, deadline)
+        if rules.deadline is not None and seconds > rules.deadline:
+            yield Refused(Refusal.DEADLINE, "", seconds, rules.deadline)
 
     def _rank(self, candidate: Candidate) -> tuple[tuple[_Merit, ...], str]:
         return tuple(_merit(candidate, wish) for wish in self._wishes), candidate.region

@@ -178,22 +178,17 @@ def demand_of(line: Line, data: Mapping[str, Any], rules: PlacementRules, engine
     places = [channel.get("s3_data", "") for channel in channels]
     lists = frozenset(each.get("s3_data", "") for each in channels if each.get("s3_data_type", _PREFIX) != _PREFIX)
     longest = data.get("stopping_condition", {}).get("max_run", MAX_RUN_DEFAULT)
+    own = data.get("engines", {}).get(SAGEMAKER) or {}
     in_s3 = tuple(dict.fromkeys(place for place in places if place.startswith("s3://")))
     return Demand(
         hosts=hosts_of(data),
         places=in_s3,
         run_seconds=rules.run_seconds or longest,
         region=str(line.fields.get(REGION, "")),
-        otherwise=_own_region(data) if engine_of(line, engine) == SAGEMAKER else "",
+        otherwise=own.get("region") or None if engine_of(line, engine) == SAGEMAKER else "",
         lists=lists,
         spot=bool(data.get("use_spot_instances")),
     )
-
-
-def _own_region(data: Mapping[str, Any]) -> str | None:
-    """Returns the region that a job names for SageMaker; None when it names none."""
-    options = data.get("engines", {}).get(SAGEMAKER) or {}
-    return options.get("region") or None
 
 
 def hosts_of(data: Mapping[str, Any]) -> dict[str, int]:

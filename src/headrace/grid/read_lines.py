@@ -10,12 +10,11 @@ import math
 import os
 import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.errors import JobInvalid, StorageError, UsageError
 from headrace.grid.grid_file import LineSource
-from headrace.grid.line import MAX_LINES, Line, LineTable, Plain, first_of, keyed
+from headrace.grid.line import MAX_LINES, Line, LineTable, first_of, keyed
 from headrace.grid.line_file import MAX_BYTES, read_lines_of_file
 from headrace.grid.line_query import read_rows
 
@@ -23,86 +22,68 @@ MAX_DRAWN = 10**18
 """Combinations of which some may be drawn."""
 
 
-@dataclass(frozen=True)
-class Matrix:
-    """What a line of the matrix may be.
+def size_of(matrix: LineSource) -> int:
+    """Returns the number of combinations of a matrix."""
+    rows = min((len(values) for values in matrix.zip.values()), default=1)
+    return rows * math.prod(len(values) for values in matrix.product.values())
 
-    Attributes:
-        product: field to values; each value of one meets each of another. The last field changes fastest.
-        together: field to values, all of one length: first with first, second with second.
-        count: how many combinations are drawn; 0 for all.
-        seed: of the draw.
+
+def combinations(matrix: LineSource) -> Iterator[dict[str, object]]:
+    """Returns the fields of every combination that was asked for, in the matrix's order: its last field is fastest.
+
+    What is drawn is a pure function of matrix, count and seed; no combination comes twice.
     """
-
-    product: Mapping[str, Sequence[object]] = field(default_factory=dict)
-    together: Mapping[str, Sequence[object]] = field(default_factory=dict)
-    count: int = 0
-    seed: int = 0
-
-    def __bool__(self) -> bool:
-        return bool(self.product or self.together)
-
-    @property
-    def size(self) -> int:
-        """Number of combinations."""
-        rows = min((len(values) for values in self.together.values()), default=1)
-        return rows * math.prod(len(values) for values in self.product.values())
-
-    def combinations(self) -> Iterator[dict[str, object]]:
-        """Yields the fields of every combination that was asked for, in the order of the matrix.
-
-        What is drawn is a pure function of matrix, count and seed; no combination comes twice.
-        """
-        if not self.count or self.count >= self.size:
-            yield from (self._combination(number) for number in range(self.size))
-            return
-        for number in sorted(random.Random(self.seed).sample(range(self.size), self.count)):
-            yield self._combination(number)
-
-    def _combination(self, number: int) -> dict[str, object]:
-        chosen: list[tuple[str, object]] = []
-        for name, values in reversed(list(self.product.items())):
-            number, position = divmod(number, len(values))
-            chosen.append((name, values[position]))
-        side_by_side = {name: values[number] for name, values in self.together.items()}
-        return {**side_by_side, **dict(reversed(chosen))}
+    size, draw = size_of(matrix), matrix.random
+    numbers: Sequence[int] = range(size)
+    if draw is not None and draw.count < size:
+        numbers = sorted(random.Random(draw.seed).sample(numbers, draw.count))
+    return (_combination(matrix, number) for number in numbers)
 
 
-def check_matrix(matrix: Matrix, table: LineTable) -> None:
+def _combination(matrix: LineSource, number: int) -> dict[str, object]:
+    chosen: list[tuple[str, object]] = []
+    for name, values in reversed(list(matrix.product.items())):
+        number, position = divmod(number, len(values))
+        chosen.append((name, values[position]))
+    side_by_side = {name: values[number] for name, values in matrix.zip.items()}
+    return {**side_by_side, **dict(reversed(chosen))}
+
+
+def check_matrix(matrix: LineSource, table: LineTable) -> None:
     """Refuses unknown fields, a field that comes twice, no values, and lengths that differ."""
-    table.columns((*matrix.product, *matrix.together))
-    lengths = {name: len(values) for name, values in matrix.together.items()}
+    table.columns((*matrix.product, *matrix.zip))
+    lengths = {name: len(values) for name, values in matrix.zip.items()}
     if len(set(lengths.values())) > 1:
         shown = ", ".join(f"{name} {length}" for name, length in lengths.items())
         table.refuse("zip", "all fields must have as many values", seen=shown)
-    for name, values in (*matrix.product.items(), *matrix.together.items()):
+    for name, values in (*matrix.product.items(), *matrix.zip.items()):
         if not values:
             table.refuse(name, "must have a value")
-    if matrix.size > MAX_DRAWN:
-        table.refuse("product", f"must have at most {MAX_DRAWN} combinations to draw from", seen=f"{matrix.size:.2g}")
-    elif matrix.size > MAX_LINES and not 0 < matrix.count <= MAX_LINES:
-        table.refuse("product", f"must have at most {MAX_LINES} combinations", seen=str(matrix.size))
+    size = size_of(matrix)
+    if size > MAX_DRAWN:
+        table.refuse("product", f"must have at most {MAX_DRAWN} combinations to draw from", seen=f"{size:.2g}")
+    elif size > MAX_LINES and not (matrix.random and matrix.random.count <= MAX_LINES):
+        table.refuse("product", f"must have at most {MAX_LINES} combinations", seen=str(size))
 
 
-def multiplied(lines: Sequence[Line], matrix: Matrix, table: LineTable) -> None:
+def multiplied(lines: Sequence[Line], matrix: LineSource, table: LineTable) -> None:
     """Puts every line with every combination into the table; without lines the combinations alone.
 
     A field of a line that the matrix has too is refused.
     """
-    combinations = list(matrix.combinations())
-    if len(combinations) * max(1, len(lines)) > MAX_LINES:
-        seen = f"{len(lines)} lines x {len(combinations)} combinations"
+    drawn = list(combinations(matrix))
+    if len(drawn) * max(1, len(lines)) > MAX_LINES:
+        seen = f"{len(lines)} lines x {len(drawn)} combinations"
         table.refuse("lines", f"must be at most {MAX_LINES}", seen=seen)
         return
-    twice = sorted({*matrix.product, *matrix.together} & {name for line in lines for name in line.fields})
+    twice = sorted({*matrix.product, *matrix.zip} & {name for line in lines for name in line.fields})
     for name in twice:
         table.refuse(name, "comes from the lines and from the matrix", hint="keep one of the two")
     if twice:
         return
-    for line, (number, combination) in itertools.product(lines or (None,), enumerate(combinations, start=1)):
-        given: dict[str, Plain] = dict(line.fields) if line else {}
+    for line, (number, combination) in itertools.product(lines or (None,), enumerate(drawn, start=1)):
         place = f"{line.place} with combination {number}" if line else f"combination {number} of the matrix"
-        table.add({**given, **combination}, place)
+        table.add({**(line.fields if line else {}), **combination}, place)
 
 
 _JSON = (".jsonl", ".ndjson")
@@ -142,13 +123,11 @@ def read_lines(
             source.database or "", source.query, source.parameters, table,
             columns=named, base=base, variables=variables, timeout=source.timeout,
         )  # fmt: skip
-    draw = source.random
-    matrix = Matrix(source.product, source.zip, draw.count if draw else 0, draw.seed if draw else 0)
-    if matrix:
+    if source.product or source.zip:
         whole = LineTable(grid_file, table.known)
-        check_matrix(matrix, whole)
+        check_matrix(source, whole)
         if not (whole.problems or table.problems):
-            multiplied(table.lines, matrix, whole)
+            multiplied(table.lines, source, whole)
         table = LineTable(grid_file, table.known, whole.lines, [*table.problems, *whole.problems])
     if table.problems:
         raise JobInvalid(first_of(table.problems))

@@ -50,6 +50,7 @@ REQUEST_TAG = "headrace:request"
 """Tag of a job: the digest of what was asked for."""
 _ASKED = ("job.json", "engine/asked.json")
 """Files of a run that hold its job."""
+NEVER_STARTED = Cause(CauseKind.CALLER_DIED, "its process died before anything was started", infrastructure=True)
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ def find_attempt(job_name: str, engine: str, request: str) -> Run | None:
         asked = digest_of_run(paths)
         if asked == request and run.header.engine != engine:
             continue  # the digest names the engine: this run is how `headrace serve`, in this home, plays the attempt
-        if not _has_end(run):
+        if not run.over:
             engines.resume(run)
         if never_started(run):
             continue
@@ -162,11 +163,7 @@ def never_started(run: Run) -> bool:
     state = run.state()
     if not state.finished or state.started is not None or state.instances_started is not None or state.programs:
         return False
-    return not _has_end(run) or (state.cause is not None and state.cause.kind is CauseKind.CALLER_DIED)
-
-
-def _has_end(run: Run) -> bool:
-    return run.over
+    return not run.over or (state.cause is not None and state.cause.kind is CauseKind.CALLER_DIED)
 
 
 _json: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
@@ -199,9 +196,7 @@ def ended_attempt(attempt: AttemptRecord, run: Run) -> AttemptRecord | None:
     state = run.state()
     if not state.finished:
         return None
-    cause = state.cause
-    if never_started(run):
-        cause = Cause(CauseKind.CALLER_DIED, "its process died before anything was started", infrastructure=True)
+    cause = NEVER_STARTED if never_started(run) else state.cause
     cost, seconds = cost_so_far(run, attempt.region)
     return msgspec.structs.replace(
         attempt,
@@ -280,12 +275,8 @@ def failure_of_start(error: Exception) -> RetryCause | None:
     return RetryCause.INTERNAL if isinstance(error, StorageError | OSError) else None
 
 
-def cause_of_start(error: Exception) -> Cause:
-    """Returns why an attempt failed that could not be started, as its record has it."""
-    failure = failure_of_start(error)
-    kind = CauseKind.INSTANCE_NOT_STARTED if failure is RetryCause.CAPACITY else CauseKind.ENGINE_FAILED
-    words = error.message if isinstance(error, HeadraceError) else str(error)
-    return Cause(kind, words, infrastructure=failure is not None)
+def _words(error: Exception) -> str:
+    return error.message if isinstance(error, HeadraceError) else str(error)
 
 
 def lost_at_start(attempt: AttemptRecord) -> bool:
@@ -378,8 +369,7 @@ class AttemptRunner:
             job = self._job(line.key, name, line.region, line.engine)
             request = request_digest(job, line.engine)
         except (HeadraceError, OSError) as error:
-            words = error.message if isinstance(error, HeadraceError) else str(error)
-            self._journal.close_lines({line.key: (LineState.FAILED, words)})
+            self._journal.close_lines({line.key: (LineState.FAILED, _words(error))})
             return None
         attempt = AttemptRecord(number, name, line.engine, line.region, request, AttemptState.INTENDED, time.time())
         self._journal.intend(line.key, attempt)
@@ -414,8 +404,7 @@ class AttemptRunner:
         if found is not None:
             self._has_run(line.key, attempt, StartedRun(found, adopted=True))
             return None
-        cause = Cause(CauseKind.CALLER_DIED, "its process died before anything was started", infrastructure=True)
-        ended = failed_attempt(attempt, cause, time.time())
+        ended = failed_attempt(attempt, NEVER_STARTED, time.time())
         self._journal.ended(line.key, ended, LineState.STOPPED if stopping else LineState.WAITING, reason=stopping)
         return None
 
@@ -441,8 +430,8 @@ class AttemptRunner:
             if ended is None:
                 return cost_so_far(started.run, attempt.region)[0] if costs else None
         except (RunNotFound, OSError, msgspec.DecodeError) as error:
-            words = error.message if isinstance(error, HeadraceError) else str(error)
-            cause = Cause(CauseKind.ENGINE_FAILED, f"its record cannot be read: {words}", infrastructure=True)
+            detail = f"its record cannot be read: {_words(error)}"
+            cause = Cause(CauseKind.ENGINE_FAILED, detail, infrastructure=True)
             self._end(line, failed_attempt(attempt, cause, time.time()), failure_of_run(cause), stopping)
             return None
         started.release(RELEASE_SECONDS)
@@ -458,7 +447,7 @@ class AttemptRunner:
             engines.stop(self._run_of(line.key, attempt).run)
             self._instant("after stop")
         except (HeadraceError, OSError) as error:
-            self._trouble(line.key, f"not stopped yet: {error.message if isinstance(error, HeadraceError) else error}")
+            self._trouble(line.key, f"not stopped yet: {_words(error)}")
 
     def release(self) -> None:
         """Waits for the processes of runs that are over."""
@@ -521,7 +510,8 @@ class AttemptRunner:
 
     def _not_started(self, line: LineRecord, attempt: AttemptRecord, error: Exception) -> RetryCause | None:
         failure = failure_of_start(error)
-        cause = cause_of_start(error)
+        kind = CauseKind.INSTANCE_NOT_STARTED if failure is RetryCause.CAPACITY else CauseKind.ENGINE_FAILED
+        cause = Cause(kind, _words(error), infrastructure=failure is not None)
         self._trouble(line.key, cause.detail)
         self._end(line, failed_attempt(attempt, cause, time.time()), failure, stopping="")
         return failure

@@ -85,7 +85,7 @@ def changes_between(known: GridRecord, wanted: GridRecord) -> GridChanges:
     before = {line.key: line for line in known.lines}
     now = {line.key for line in wanted.lines}
     both = [(before[line.key], line) for line in wanted.lines if line.key in before and before[line.key].in_file]
-    found = GridChanges(
+    return GridChanges(
         added=tuple(line for line in wanted.lines if line.key not in before or not before[line.key].in_file),
         gone=tuple(line for line in known.lines if line.in_file and line.key not in now),
         moved=tuple(
@@ -94,8 +94,8 @@ def changes_between(known: GridRecord, wanted: GridRecord) -> GridChanges:
         file="" if os.path.realpath(known.file) == os.path.realpath(wanted.file) else known.file,
         budget=_pair(known.budget, wanted.budget),
         deadline=_pair(_seconds(known), _seconds(wanted)),
+        job=known.job_digest != wanted.job_digest,
     )
-    return replace(found, job=known.job_digest != wanted.job_digest)
 
 
 def _pair(before: float | None, now: float | None) -> tuple[float | None, float | None] | None:
@@ -215,16 +215,11 @@ def check_first_of_each(grid: Grid, jobs: LineJobs, wanted: GridRecord) -> None:
         try:
             engines.plan(jobs.job(line.key, line.job_name, line.region, line.engine, {}), line.engine)
         except JobInvalid as error:
-            problems += [_at(problem, line.place) for problem in error.problems]
+            problems += (replace(problem, file=line.place, line=0) for problem in error.problems)
         except UsageError as error:
             problems.append(Problem(line.engine, error.message, line.region, line.place, hint=error.hint))
     if problems:
         raise JobInvalid(tuple(problems))
-
-
-def _at(problem: Problem, place: str) -> Problem:
-    """Returns a problem at the place of a line."""
-    return Problem(problem.field, problem.message, problem.value, place, 0, problem.hint, problem.code)
 
 
 def _this_process() -> ControllerProcess:
