@@ -14,9 +14,10 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from headrace.endpoint.s3.object_store import Known, ObjectInfo, ObjectStore, copy_bytes
@@ -51,6 +52,13 @@ from headrace.endpoint.wire.requests import Members
 SMALLEST_PART = 5 << 20
 _DATA = "data"
 AGE_SECONDS = 7 * 86400.0
+_MOST_PARTS = 10_000
+_PAGE = 1000
+_KINDS = {
+    FULL: ("crc32", "crc32c", "crc64nvme"),
+    COMPOSITE: ("crc32", "crc32c", "sha1", "sha256", "sha512", "md5"),
+}
+_RANGE = re.compile(r"bytes=(\d{1,19})-(\d{1,19})")
 
 
 @dataclass(frozen=True)
@@ -80,32 +88,14 @@ class Part:
     changed: float
 
 
-@dataclass(frozen=True)
-class WantedPart:
-    """A part that an object is to be made of, as the client names it."""
-
-    number: int
-    etag: str
-    checksum: str
-
-
-@dataclass(frozen=True)
-class Stated:
-    """What a client says of the object that parts become: its bytes, and checksums as headers hold them."""
-
-    size: int | None = None
-    checksums: Mapping[str, str] = field(default_factory=dict)
-
-
 class MultipartUploads:
-    """The uploads of a store.
+    """Answers what is asked of uploads in parts.
 
     Args:
         store: the objects.
     """
 
     def __init__(self, store: ObjectStore) -> None:
-        self._store = store
         self._store = store
         self._busy: set[tuple[str, int]] = set()  # places in the objects' files that are being written
         self._completing: set[str] = set()
@@ -127,19 +117,15 @@ class MultipartUploads:
         for (identifier,) in self._store.execute("SELECT id FROM uploads WHERE bucket = ?", bucket):
             self._forget(identifier)
 
-    def begin(self, bucket: str, key: bytes, known: Known, algorithm: str, kind: str) -> str:
-        """Begins an upload. Returns its identifier.
-
-        Args:
-            bucket: its name.
-            key: of the object.
-            known: what is kept of the object.
-            algorithm: of the checksums of its parts; empty without.
-            kind: FULL_OBJECT or COMPOSITE: of what the object's checksum is to be.
-
-        Raises:
-            S3Error: there is no such bucket.
-        """
+    def create(self, members: Members, _: S3Request) -> Members:
+        """CreateMultipartUpload. Raises S3Error: there is no such bucket, or the checksum is not known here."""
+        algorithm, kind = members.get("ChecksumAlgorithm", "").lower(), ""
+        if algorithm:
+            make_digest(algorithm)
+            kind = members.get("ChecksumType", "").upper() or (FULL if algorithm == "crc64nvme" else COMPOSITE)
+            if algorithm not in _KINDS.get(kind, ()):
+                raise S3Error("InvalidRequest", f"The {kind} checksum type cannot be used with {algorithm}.")
+        known, bucket, key = Known(kept_members(members)), members["Bucket"], key_of(members)
         self._store.check_place(bucket, key)
         self.age_out(AGE_SECONDS)
         identifier = secrets.token_hex(24)
@@ -148,37 +134,141 @@ class MultipartUploads:
             "INSERT INTO uploads VALUES (?, ?, ?, ?, ?, ?, ?, NULL, NULL)",
             identifier, bucket, key, known.to_json(), algorithm, kind, time.time(),
         )  # fmt: skip
-        return identifier
+        chosen = {"ChecksumAlgorithm": algorithm.upper(), "ChecksumType": kind} if algorithm else {}
+        return {**_named(members), "UploadId": identifier, **chosen}
 
-    def find(self, identifier: str, bucket: str, key: bytes, *, completed: bool = False) -> Upload:
-        """Returns an upload.
+    def upload_part(self, members: Members, request: S3Request) -> Members:
+        """UploadPart. Raises S3Error: there is no such upload, or the part did not come."""
+        upload, place = self._find(members), number(members, "PartNumber", 0, 1, _MOST_PARTS)
+        with self._writing(upload, place, expected_size(request.http)) as (descriptor, offset, own):
+            received = receive(request.http, descriptor, offset)
+            checksum = received.checksums.get(upload.algorithm, "")
+            if upload.algorithm and not checksum and upload.kind == COMPOSITE:
+                raise S3Error(
+                    "InvalidRequest",
+                    f"Checksum Type mismatch occurred, expected checksum Type: {upload.algorithm}, actual: null",
+                )
+            self._keep(members, Part(place, received.size, received.md5, checksum, own, time.time()))
+        checksums = {f"Checksum{name.upper()}": value for name, value in received.checksums.items()}
+        return {"ETag": f'"{received.md5}"', **checksums}
 
-        Args:
-            identifier: of the upload.
-            bucket: its name.
-            key: of the object.
-            completed: also one that has become an object.
+    def upload_part_copy(self, members: Members, _: S3Request) -> Members:
+        """UploadPartCopy. Raises S3Error: there is no such upload or object, or the range lies outside."""
+        upload, place = self._find(members), number(members, "PartNumber", 0, 1, _MOST_PARTS)
+        info, source = self._store.open(*copy_source(members))
+        try:
+            check_conditions(members, info, "CopySource")
+            begin, size = _copied_range(members.get("CopySourceRange", ""), info.size)
+            with self._writing(upload, place, size) as (descriptor, offset, own):
+                copy_bytes(source, begin, size, descriptor, offset)
+                md5 = digest_of("md5", descriptor, offset, size).hex()
+                checksum = encode(digest_of(upload.algorithm, descriptor, offset, size)) if upload.algorithm else ""
+                self._keep(members, Part(place, size, md5, checksum, own, time.time()))
+        finally:
+            os.close(source)
+        return {"CopyPartResult": {"LastModified": moment(time.time()), "ETag": f'"{md5}"'}}
+
+    def complete(self, members: Members, request: S3Request) -> Members:
+        """CompleteMultipartUpload; once more, when a client asks again.
 
         Raises:
-            S3Error: there is none.
+            S3Error: there is no such upload, or a part is missing, too small or another one.
         """
-        self._store.bucket_path(bucket)
-        rows = self._store.execute(
-            "SELECT * FROM uploads WHERE id = ? AND bucket = ? AND key = ?", identifier, bucket, key
-        )
-        found = [_upload(row) for row in rows]
-        if not found or (found[0].completed is not None and not completed):
-            raise S3Error("NoSuchUpload", UploadId=identifier)
-        return found[0]
+        bucket, key = members["Bucket"], key_of(members)
+        upload = self._find(members, completed=True)
+        if upload.completed is not None:
+            info = self._store.info(bucket, key, self._store.row(bucket, key))
+            etag = upload.completed
+            known = info.known if info is not None and info.etag == etag else Known()
+        else:
+            info = self._completed(members, request, upload)
+            etag, known = info.etag, info.known
+        http = request.http
+        address = f"{'https' if http.secure else 'http'}://{http.headers.get('host')}/{bucket}/{quote(key)}"
+        return {"Location": address, **_named(members), "ETag": f'"{etag}"', **checksums_of(known)}
 
-    def all_of(self, bucket: str) -> list[Upload]:
-        """Returns the uploads of a bucket that have not become objects, by key and time."""
+    def abort(self, members: Members, _: S3Request) -> Members:
+        """AbortMultipartUpload. Raises S3Error: there is no such upload."""
+        with self._store.lock:
+            self._forget(self._find_open(members).id)
+        return {}
+
+    def list_parts(self, members: Members, _: S3Request) -> Members:
+        """ListParts. Raises S3Error: there is no such upload."""
+        upload = self._find(members)
+        limit = number(members, "MaxParts", _PAGE, 0, 2**31 - 1)
+        after = number(members, "PartNumberMarker", 0, 0, 2**31 - 1)
+        left = [part for part in self._parts(upload) if part.number > after]
+        shown = left[: min(limit, _PAGE)]
+        algorithm = upload.algorithm.upper()
+        parts = [
+            {
+                "PartNumber": part.number, "LastModified": moment(part.changed), "ETag": f'"{part.md5}"',
+                "Size": part.size, **({f"Checksum{algorithm}": part.checksum} if part.checksum else {}),
+            }
+            for part in shown
+        ]  # fmt: skip
+        chosen = {"ChecksumAlgorithm": algorithm, "ChecksumType": upload.kind} if algorithm else {}
+        return {
+            **_named(members), "UploadId": upload.id, "StorageClass": "STANDARD", "PartNumberMarker": after,
+            "NextPartNumberMarker": shown[-1].number if shown else 0, "MaxParts": limit,
+            "IsTruncated": len(left) > len(shown), **chosen, "Parts": parts,
+        }  # fmt: skip
+
+    def list_uploads(self, members: Members, _: S3Request) -> Members:
+        """ListMultipartUploads. Raises S3Error: there is no such bucket, or a parameter is not done here."""
+        bucket = members["Bucket"]
+        self._store.bucket_path(bucket)
+        if members.get("Delimiter"):
+            raise S3Error("NotImplemented", "uploads are listed without a delimiter")
+        limit = number(members, "MaxUploads", _PAGE, 1, _PAGE)
+        prefix, marker = members.get("Prefix", "").encode(), members.get("KeyMarker", "").encode()
+        after = members.get("UploadIdMarker", "")
         rows = self._store.execute(
             "SELECT * FROM uploads WHERE bucket = ? AND completed IS NULL ORDER BY key, began, id", bucket
         )
-        return [_upload(row) for row in rows]
+        uploads = [upload for upload in map(_upload, rows) if upload.key.startswith(prefix)]
+        places = [at for at, upload in enumerate(uploads) if (upload.key, upload.id) == (marker, after)]
+        left = uploads[places[0] + 1 :] if places else [upload for upload in uploads if upload.key > marker]
+        shown = left[:limit]
+        listed = [
+            {
+                "Key": shown_key(upload.key, members), "UploadId": upload.id, "StorageClass": "STANDARD",
+                "Initiated": moment(upload.began),
+            }
+            for upload in shown
+        ]  # fmt: skip
+        answer = {
+            "Bucket": bucket, "KeyMarker": shown_key(marker, members), "UploadIdMarker": after,
+            "Prefix": shown_key(prefix, members), "MaxUploads": limit, "IsTruncated": len(left) > len(shown),
+            "Uploads": listed,
+        }  # fmt: skip
+        if len(left) > len(shown):
+            answer |= {"NextKeyMarker": shown_key(shown[-1].key, members), "NextUploadIdMarker": shown[-1].id}
+        if members.get("EncodingType"):
+            answer["EncodingType"] = "url"
+        return answer
 
-    def parts(self, upload: Upload) -> list[Part]:
+    def _find(self, members: Members, *, completed: bool = False) -> Upload:
+        """Returns the upload of a request; with `completed` also one that has become an object. Raises S3Error."""
+        identifier, bucket = members["UploadId"], members["Bucket"]
+        self._store.bucket_path(bucket)
+        rows = self._store.execute(
+            "SELECT * FROM uploads WHERE id = ? AND bucket = ? AND key = ?", identifier, bucket, key_of(members)
+        )
+        upload = next(map(_upload, rows), None)
+        if upload is None or (upload.completed is not None and not completed):
+            raise S3Error("NoSuchUpload", UploadId=identifier)
+        return upload
+
+    def _find_open(self, members: Members) -> Upload:
+        """Returns the upload of a request, if nobody completes it just now. Raises S3Error."""
+        upload = self._find(members)
+        if upload.id in self._completing:
+            raise S3Error("OperationAborted", "the upload is being completed")
+        return upload
+
+    def _parts(self, upload: Upload) -> list[Part]:
         """Returns the parts that came, by number."""
         rows = self._store.execute(
             "SELECT number, size, md5, checksum, file, changed FROM parts WHERE upload = ? ORDER BY number", upload.id
@@ -186,7 +276,7 @@ class MultipartUploads:
         return [Part(*row) for row in rows]
 
     @contextlib.contextmanager
-    def writing(self, upload: Upload, number: int, size: int | None) -> Iterator[tuple[int, int, str | None]]:
+    def _writing(self, upload: Upload, number: int, size: int | None) -> Iterator[tuple[int, int, str | None]]:
         """Yields where a part is to be written: descriptor, offset, and the name of its own file or None.
 
         Args:
@@ -215,16 +305,14 @@ class MultipartUploads:
             elif not kept:
                 path.unlink(missing_ok=True)
 
-    def keep(self, upload: Upload, part: Part) -> None:
+    def _keep(self, members: Members, part: Part) -> None:
         """Keeps a part that was written; one of the same number that came before is gone.
 
         Raises:
             S3Error: the upload was aborted or completed meanwhile.
         """
         with self._store.lock:
-            self.find(upload.id, upload.bucket, upload.key)
-            if upload.id in self._completing:
-                raise S3Error("OperationAborted", "the upload is being completed")
+            upload = self._find_open(members)
             old = self._store.execute("SELECT file FROM parts WHERE upload = ? AND number = ?", upload.id, part.number)
             if old and old[0][0] is not None:
                 (self._place(upload.id) / old[0][0]).unlink(missing_ok=True)
@@ -233,46 +321,26 @@ class MultipartUploads:
                 upload.id, part.number, part.size, part.md5, part.checksum, part.file, part.changed,
             )  # fmt: skip
 
-    def abort(self, identifier: str, bucket: str, key: bytes) -> None:
-        """Gives an upload up.
-
-        Raises:
-            S3Error: there is none.
-        """
-        with self._store.lock:
-            self.find(identifier, bucket, key)
-            if identifier in self._completing:
-                raise S3Error("OperationAborted", "the upload is being completed")
-            self._forget(identifier)
-
-    def complete(
-        self,
-        upload: Upload,
-        wanted: Sequence[WantedPart],
-        allowed: Callable[[ObjectInfo | None], None],
-        stated: Stated = Stated(),
-    ) -> ObjectInfo:
+    def _completed(self, members: Members, request: S3Request, upload: Upload) -> ObjectInfo:
         """Makes an object of parts. Until it is accepted, nothing of the upload changes.
-
-        Args:
-            upload: that they belong to.
-            wanted: the parts, by number.
-            allowed: raises S3Error if the object that is there now may not be replaced.
-            stated: that the object must be.
 
         Raises:
             S3Error: a part is missing, too small or another one, the object is another one, or the upload is gone.
         """
+        bucket, key = upload.bucket, upload.key
+        asked = members.get("MultipartUpload", {}).get("Parts", ())
+        numbers = [number({"PartNumber": 0, **part}, "PartNumber", 0, 1, _MOST_PARTS) for part in asked]
+        kind = members.get("ChecksumType", "").upper()
+        if kind and kind != (upload.kind or FULL):
+            raise S3Error("InvalidRequest", f"The upload was not created with the checksum type {kind}.")
         with self._store.lock:
-            self.find(upload.id, upload.bucket, upload.key)
-            if upload.id in self._completing:
-                raise S3Error("OperationAborted", "the upload is being completed")
-            parts = self._chosen(upload, wanted)
-            allowed(self._store.info(upload.bucket, upload.key, self._store.row(upload.bucket, upload.key)))
+            self._find_open(members)
+            parts = self._chosen(upload, numbers, asked)
+            check_replaced(members, self._store.info(bucket, key, self._store.row(bucket, key)))
             self._completing.add(upload.id)
         try:
             size = sum(each.size for each in parts)
-            if stated.size not in (None, size):
+            if members.get("MpuObjectSize") not in (None, size):
                 words = f"The provided 'x-amz-mp-object-size' header does not match what was computed: {size}"
                 raise S3Error("InvalidRequest", words)
             path = self._assembled(upload, parts)
@@ -282,11 +350,11 @@ class MultipartUploads:
             if upload.algorithm and all(each.checksum for each in parts):
                 values = [(decode(each.checksum, upload.algorithm), each.size) for each in parts]
                 checksums[upload.algorithm] = of_parts(upload.algorithm, upload.kind, values)
-            self._check_stated(stated, checksums, path, size)
+            _check_stated(stated_checksums(request.http), checksums, path, size)
             sizes = tuple(each.size for each in parts)
-            known = Known(upload.known.members, checksums, upload.kind if checksums else "FULL_OBJECT", sizes)
+            known = Known(upload.known.members, checksums, upload.kind if checksums else FULL, sizes)
             with self._store.lock:
-                info = self._store.place(path, upload.bucket, upload.key, etag, known, allowed, size)
+                info = self._store.place(path, bucket, key, etag, known, lambda old: check_replaced(members, old), size)
                 self._store.execute("UPDATE uploads SET completed = ? WHERE id = ?", etag, upload.id)
                 self._store.execute("DELETE FROM parts WHERE upload = ?", upload.id)
             shutil.rmtree(self._place(upload.id))
@@ -311,17 +379,18 @@ class MultipartUploads:
         self._busy.add((upload.id, number))
         return int((number - 1) * part_bytes)
 
-    def _chosen(self, upload: Upload, wanted: Sequence[WantedPart]) -> list[Part]:
-        there = {each.number: each for each in self.parts(upload)}
-        if not wanted:
+    def _chosen(self, upload: Upload, numbers: Sequence[int], asked: Sequence[Members]) -> list[Part]:
+        """Returns the parts that a client names, which are those that came."""
+        if not numbers:
             raise S3Error("MalformedXML")
-        if any(b.number <= a.number for a, b in itertools.pairwise(wanted)):
+        if any(b <= a for a, b in itertools.pairwise(numbers)):
             raise S3Error("InvalidPartOrder", UploadId=upload.id)
-        chosen = []
-        for each in wanted:
-            part = there.get(each.number)
-            if part is None or part.md5 != each.etag or (each.checksum and each.checksum != part.checksum):
-                raise S3Error("InvalidPart", UploadId=upload.id, PartNumber=str(each.number), ETag=each.etag)
+        parts, chosen = {part.number: part for part in self._parts(upload)}, []
+        for place, named in zip(numbers, asked, strict=True):
+            part, etag = parts.get(place), named.get("ETag", "").strip('"')
+            checksum = named.get(f"Checksum{upload.algorithm.upper()}", "")
+            if part is None or part.md5 != etag or (checksum and checksum != part.checksum):
+                raise S3Error("InvalidPart", UploadId=upload.id, PartNumber=str(place), ETag=etag)
             chosen.append(part)
         for part in chosen[:-1]:
             if part.size < SMALLEST_PART:
@@ -330,23 +399,6 @@ class MultipartUploads:
                     PartNumber=str(part.number), ETag=part.md5,
                 )  # fmt: skip
         return chosen
-
-    def _check_stated(self, stated: Stated, checksums: Mapping[str, str], path: Path, size: int) -> None:
-        """Checks the checksums that a client states. Those that the parts do not tell are computed."""
-        for algorithm, value in stated.checksums.items():
-            if "-" in checksums.get(algorithm, ""):  # COMPOSITE, which some clients state without the number of parts
-                if value.partition("-")[0] != checksums[algorithm].partition("-")[0]:
-                    raise S3Error("BadDigest", f"The {algorithm} you specified did not match what we received.")
-                continue
-            if algorithm in checksums:
-                digest = decode(checksums[algorithm], algorithm)
-            else:
-                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-                try:
-                    digest = digest_of(algorithm, descriptor, 0, size)
-                finally:
-                    os.close(descriptor)
-            check(value, digest, algorithm)
 
     def _assembled(self, upload: Upload, parts: Sequence[Part]) -> Path:
         """Returns the file that begins with the parts, one after the other."""
@@ -380,177 +432,30 @@ class MultipartUploads:
         shutil.rmtree(self._place(identifier), ignore_errors=True)
 
 
-def _upload(row: tuple[str, str, bytes, str, str, str, float, int | None, str | None]) -> Upload:
-    identifier, bucket, key, known, algorithm, kind, began, part_bytes, completed = row
-    return Upload(identifier, bucket, key, Known.from_json(known), algorithm, kind, began, part_bytes, completed)
-
-
-_MOST_PARTS = 10_000
-_PAGE = 1000
-_KINDS = {
-    FULL: ("crc32", "crc32c", "crc64nvme"),
-    COMPOSITE: ("crc32", "crc32c", "sha1", "sha256", "sha512", "md5"),
-}
-_RANGE = re.compile(r"bytes=(\d{1,19})-(\d{1,19})")
-
-
-class MultipartOperations:
-    """Answers what is asked of uploads in parts.
-
-    Args:
-        store: the objects.
-        uploads: that have begun.
-    """
-
-    def __init__(self, store: ObjectStore, uploads: MultipartUploads) -> None:
-        self._store = store
-        self._uploads = uploads
-
-    def create(self, members: Members, _: S3Request) -> Members:
-        """CreateMultipartUpload. Raises S3Error: there is no such bucket, or the checksum is not known here."""
-        algorithm, kind = members.get("ChecksumAlgorithm", "").lower(), ""
-        if algorithm:
-            make_digest(algorithm)
-            kind = members.get("ChecksumType", "").upper() or (FULL if algorithm == "crc64nvme" else COMPOSITE)
-            if algorithm not in _KINDS.get(kind, ()):
-                raise S3Error("InvalidRequest", f"The {kind} checksum type cannot be used with {algorithm}.")
-        known = Known(kept_members(members))
-        identifier = self._uploads.begin(members["Bucket"], key_of(members), known, algorithm, kind)
-        chosen = {"ChecksumAlgorithm": algorithm.upper(), "ChecksumType": kind} if algorithm else {}
-        return {**_place(members), "UploadId": identifier, **chosen}
-
-    def upload_part(self, members: Members, request: S3Request) -> Members:
-        """UploadPart. Raises S3Error: there is no such upload, or the part did not come."""
-        upload, place = self._upload(members), number(members, "PartNumber", 0, 1, _MOST_PARTS)
-        with self._uploads.writing(upload, place, expected_size(request.http)) as (descriptor, offset, own):
-            received = receive(request.http, descriptor, offset)
-            checksum = received.checksums.get(upload.algorithm, "")
-            if upload.algorithm and not checksum and upload.kind == COMPOSITE:
-                raise S3Error(
-                    "InvalidRequest",
-                    f"Checksum Type mismatch occurred, expected checksum Type: {upload.algorithm}, actual: null",
-                )
-            self._uploads.keep(upload, Part(place, received.size, received.md5, checksum, own, time.time()))
-        checksums = {f"Checksum{name.upper()}": value for name, value in received.checksums.items()}
-        return {"ETag": f'"{received.md5}"', **checksums}
-
-    def upload_part_copy(self, members: Members, _: S3Request) -> Members:
-        """UploadPartCopy. Raises S3Error: there is no such upload or object, or the range lies outside."""
-        upload, place = self._upload(members), number(members, "PartNumber", 0, 1, _MOST_PARTS)
-        info, source = self._store.open(*copy_source(members))
-        try:
-            check_conditions(members, info, "CopySource")
-            begin, size = _copied_range(members.get("CopySourceRange", ""), info.size)
-            with self._uploads.writing(upload, place, size) as (descriptor, offset, own):
-                copy_bytes(source, begin, size, descriptor, offset)
-                md5 = digest_of("md5", descriptor, offset, size).hex()
-                checksum = encode(digest_of(upload.algorithm, descriptor, offset, size)) if upload.algorithm else ""
-                self._uploads.keep(upload, Part(place, size, md5, checksum, own, time.time()))
-        finally:
-            os.close(source)
-        return {"CopyPartResult": {"LastModified": moment(time.time()), "ETag": f'"{md5}"'}}
-
-    def complete(self, members: Members, request: S3Request) -> Members:
-        """CompleteMultipartUpload; once more, when a client asks again.
-
-        Raises:
-            S3Error: there is no such upload, or a part is missing, too small or another one.
-        """
-        bucket, key = members["Bucket"], key_of(members)
-        upload = self._uploads.find(members["UploadId"], bucket, key, completed=True)
-        if upload.completed is not None:
-            info = self._store.info(bucket, key, self._store.row(bucket, key))
-            etag = upload.completed
-            known = info.known if info is not None and info.etag == etag else Known()
+def _check_stated(stated: Mapping[str, str], checksums: Mapping[str, str], path: Path, size: int) -> None:
+    """Checks the checksums that a client states. Those that the parts do not tell are computed."""
+    for algorithm, value in stated.items():
+        if "-" in checksums.get(algorithm, ""):  # COMPOSITE, which some clients state without the number of parts
+            if value.partition("-")[0] != checksums[algorithm].partition("-")[0]:
+                raise S3Error("BadDigest", f"The {algorithm} you specified did not match what we received.")
+            continue
+        if algorithm in checksums:
+            digest = decode(checksums[algorithm], algorithm)
         else:
-            checksum = f"Checksum{upload.algorithm.upper()}"
-            parts = [
-                WantedPart(
-                    number({"PartNumber": 0, **part}, "PartNumber", 0, 1, _MOST_PARTS),
-                    part.get("ETag", "").strip('"'),
-                    part.get(checksum, ""),
-                )
-                for part in members.get("MultipartUpload", {}).get("Parts", ())
-            ]
-            stated = _stated(members, request, upload)
-            info = self._uploads.complete(upload, parts, lambda old: check_replaced(members, old), stated)
-            etag, known = info.etag, info.known
-        http = request.http
-        address = f"{'https' if http.secure else 'http'}://{http.headers.get('host')}/{bucket}/{quote(key)}"
-        return {"Location": address, **_place(members), "ETag": f'"{etag}"', **checksums_of(known)}
-
-    def abort(self, members: Members, _: S3Request) -> Members:
-        """AbortMultipartUpload. Raises S3Error: there is no such upload."""
-        self._uploads.abort(members["UploadId"], members["Bucket"], key_of(members))
-        return {}
-
-    def list_parts(self, members: Members, _: S3Request) -> Members:
-        """ListParts. Raises S3Error: there is no such upload."""
-        upload = self._upload(members)
-        limit = number(members, "MaxParts", _PAGE, 0, 2**31 - 1)
-        after = number(members, "PartNumberMarker", 0, 0, 2**31 - 1)
-        left = [part for part in self._uploads.parts(upload) if part.number > after]
-        shown = left[: min(limit, _PAGE)]
-        algorithm = upload.algorithm.upper()
-        parts = [
-            {
-                "PartNumber": part.number, "LastModified": moment(part.changed), "ETag": f'"{part.md5}"',
-                "Size": part.size, **({f"Checksum{algorithm}": part.checksum} if part.checksum else {}),
-            }
-            for part in shown
-        ]  # fmt: skip
-        chosen = {"ChecksumAlgorithm": algorithm, "ChecksumType": upload.kind} if algorithm else {}
-        return {
-            **_place(members), "UploadId": upload.id, "StorageClass": "STANDARD", "PartNumberMarker": after,
-            "NextPartNumberMarker": shown[-1].number if shown else 0, "MaxParts": limit,
-            "IsTruncated": len(left) > len(shown), **chosen, "Parts": parts,
-        }  # fmt: skip
-
-    def list_uploads(self, members: Members, _: S3Request) -> Members:
-        """ListMultipartUploads. Raises S3Error: there is no such bucket, or a parameter is not done here."""
-        bucket = members["Bucket"]
-        self._store.bucket_path(bucket)
-        if members.get("Delimiter"):
-            raise S3Error("NotImplemented", "uploads are listed without a delimiter")
-        limit = number(members, "MaxUploads", _PAGE, 1, _PAGE)
-        prefix, marker = members.get("Prefix", "").encode(), members.get("KeyMarker", "").encode()
-        after = members.get("UploadIdMarker", "")
-        uploads = [upload for upload in self._uploads.all_of(bucket) if upload.key.startswith(prefix)]
-        places = [at for at, upload in enumerate(uploads) if (upload.key, upload.id) == (marker, after)]
-        left = uploads[places[0] + 1 :] if places else [upload for upload in uploads if upload.key > marker]
-        shown = left[:limit]
-        listed = [
-            {
-                "Key": shown_key(upload.key, members), "UploadId": upload.id, "StorageClass": "STANDARD",
-                "Initiated": moment(upload.began),
-            }
-            for upload in shown
-        ]  # fmt: skip
-        answer = {
-            "Bucket": bucket, "KeyMarker": shown_key(marker, members), "UploadIdMarker": after,
-            "Prefix": shown_key(prefix, members), "MaxUploads": limit, "IsTruncated": len(left) > len(shown),
-            "Uploads": listed,
-        }  # fmt: skip
-        if len(left) > len(shown):
-            answer |= {"NextKeyMarker": shown_key(shown[-1].key, members), "NextUploadIdMarker": shown[-1].id}
-        if members.get("EncodingType"):
-            answer["EncodingType"] = "url"
-        return answer
-
-    def _upload(self, members: Members) -> Upload:
-        return self._uploads.find(members["UploadId"], members["Bucket"], key_of(members))
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                digest = digest_of(algorithm, descriptor, 0, size)
+            finally:
+                os.close(descriptor)
+        check(value, digest, algorithm)
 
 
-def _place(members: Members) -> dict[str, object]:
+def _upload(row: Mapping[str, Any]) -> Upload:
+    return Upload(**{**row, "known": Known.from_json(row["known"])})
+
+
+def _named(members: Members) -> dict[str, object]:
     return {"Bucket": members["Bucket"], "Key": members["Key"]}
-
-
-def _stated(members: Members, request: S3Request, upload: Upload) -> Stated:
-    """Returns what a client says of the object that an upload becomes."""
-    kind = members.get("ChecksumType", "").upper()
-    if kind and kind != (upload.kind or FULL):
-        raise S3Error("InvalidRequest", f"The upload was not created with the checksum type {kind}.")
-    return Stated(members.get("MpuObjectSize"), stated_checksums(request.http))
 
 
 def _copied_range(asked: str, size: int) -> tuple[int, int]:

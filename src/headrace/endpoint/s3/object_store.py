@@ -201,31 +201,6 @@ class ObjectStore:
         created, where = self.execute("SELECT created, region FROM buckets WHERE name = ?", bucket)[0]
         return float(created), str(where)
 
-    def link(self, bucket: str, prefix: str, folder: Path) -> None:
-        """Shows a folder of the user's as a prefix of a bucket. Nothing is copied, and nothing is ever changed in it.
-
-        Args:
-            bucket: is created if it is not there.
-            prefix: without a / at its end; empty: the folder is the whole bucket.
-            folder: what the link points to.
-
-        Raises:
-            UsageError: something else is there, or a key's name cannot be that.
-        """
-        target = folder.resolve()
-        with self.lock:
-            if prefix:
-                self.create_bucket(bucket)
-            path = self.path_of(bucket, prefix.encode()) if prefix else self.root / bucket
-            if path is None or why_no_bucket(bucket):
-                raise UsageError(f"s3://{bucket}/{prefix} cannot be a folder")
-            if path.is_symlink() and path.resolve() == target:
-                return
-            if path.is_symlink() or path.exists():
-                raise UsageError(f"s3://{bucket}/{prefix} exists already")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.symlink_to(target, target_is_directory=True)
-
     def path_of(self, bucket: str, key: bytes) -> Path | None:
         """Returns where the file of a key lies; None if no file can have that name."""
         for name in key.split(b"/"):

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 from headrace.endpoint.auth.job_rights import JobRights
 from headrace.endpoint.http.http_message import BodyProblem, ClientGone, HttpReply, HttpRequest
 from headrace.endpoint.s3.bucket_operations import BucketOperations, KeyListing
-from headrace.endpoint.s3.multipart_uploads import MultipartOperations, MultipartUploads
+from headrace.endpoint.s3.multipart_uploads import MultipartUploads
 from headrace.endpoint.s3.object_operations import ObjectOperations
 from headrace.endpoint.s3.object_store import KEY_BYTES, ObjectStore
 from headrace.endpoint.s3.s3_errors import S3Error
@@ -74,10 +74,10 @@ class S3Face:
         require_checksums()
         self._account = account
         self._store = store = ObjectStore(root)
-        uploads = MultipartUploads(store)
+        parts = MultipartUploads(store)
         self._listing = KeyListing(store)
-        buckets = BucketOperations(store, self._listing, uploads, account, region)
-        objects, parts = ObjectOperations(store), MultipartOperations(store, uploads)
+        buckets = BucketOperations(store, self._listing, parts, account, region)
+        objects = ObjectOperations(store)
         self._rows = {
             "ListBuckets": _Row(buckets.list_buckets, "MaxBuckets ContinuationToken Prefix", "ListAllMyBucketsResult"),
             "CreateBucket": _Row(buckets.create_bucket),
@@ -140,19 +140,6 @@ class S3Face:
         """Returns the first key that begins with a prefix, None when there is none. Raises S3Error: no such bucket."""
         keys = self._listing.page(bucket, prefix.encode(), b"", b"", 1).keys
         return keys[0].decode(errors="surrogateescape") if keys else None
-
-    def link(self, bucket: str, prefix: str, folder: Path) -> None:
-        """Shows a folder of the user's as a prefix of a bucket. Nothing is copied, and nothing is ever changed in it.
-
-        Args:
-            bucket: is created if it is not there.
-            prefix: without a / at its end; empty: the folder is the whole bucket.
-            folder: what is shown.
-
-        Raises:
-            UsageError: something else is there, or a key's name cannot be that.
-        """
-        self._store.link(bucket, prefix, folder)
 
     def close(self) -> None:
         """Ends the use of the folder; no request may be answered any more."""
