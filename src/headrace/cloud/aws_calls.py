@@ -151,6 +151,17 @@ def call(client: Client, operation: str, **arguments: object) -> dict[str, Any]:
     return answer
 
 
+def pages(client: Client, operation: str, **arguments: object) -> Iterator[dict[str, Any]]:
+    """Yields all pages of a list. Arguments and errors are those of `call`."""
+    token: dict[str, object] = {}
+    while True:
+        page = call(client, operation, **arguments, **token)
+        yield page
+        token = {name: page[name] for name in ("NextToken", "nextToken") if page.get(name)}
+        if not token:
+            return
+
+
 def _refused(client: Client, error: ClientError) -> HeadraceError:
     fault = error.response.get("Error", {})
     code = str(fault.get("Code", ""))
@@ -201,10 +212,5 @@ def asked_prices(client: Client, regions: Sequence[str], read_on: str) -> tuple[
 
 def _products(client: Client, region: str) -> Iterator[Any]:
     filters = [_TRAINING, *([{"Type": "EQUALS", "Field": "regionCode", "Value": region}] if region else [])]
-    asked: dict[str, Any] = {"ServiceCode": OFFER, "Filters": filters, "MaxResults": _PAGE}
-    while True:
-        page = call(client, "get_products", **asked)
+    for page in pages(client, "get_products", ServiceCode=OFFER, Filters=filters, MaxResults=_PAGE):
         yield from map(json.loads, page.get("PriceList", ()))
-        if not page.get("NextToken"):
-            return
-        asked["NextToken"] = page["NextToken"]

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import headrace
 from headrace.catalog.aws_facts import SOURCE, VERSIONS, find_image, known_regions
-from headrace.cloud.aws_calls import Aws, call
+from headrace.cloud.aws_calls import Aws, call, pages
 from headrace.cloud.stacks import KIND_TAG
 from headrace.errors import CloudError, HeadraceError, UsageError
 from headrace.host_libraries import LIBRARIES
@@ -258,16 +258,10 @@ class ImageRegistry:
             if error.code == _ABSENT:
                 return None
             raise
-        listed = []
-        token: dict[str, object] = {}
-        while True:
-            answer = call(self._ecr, "describe_images", repositoryName=name, **token)
-            listed += answer["imageDetails"]
-            if not answer.get("nextToken"):
-                break
-            token = {"nextToken": answer["nextToken"]}
-        listed.sort(key=lambda each: each["imagePushedAt"], reverse=True)
-        tags = tuple(tag for each in listed for tag in each.get("imageTags", ()))
+        answers = pages(self._ecr, "describe_images", repositoryName=name)
+        images = [image for page in answers for image in page["imageDetails"]]
+        images.sort(key=lambda image: image["imagePushedAt"], reverse=True)
+        tags = tuple(tag for image in images for tag in image.get("imageTags", ()))
         return Repository(name, found["repositoryArn"], found["repositoryUri"], tags)
 
     def create(self, name: str, files: Mapping[str, bytes]) -> tuple[bool, str]:

@@ -18,7 +18,7 @@ KIND = "role"
 FRAMEWORKS = ("pytorch-training", "tensorflow-training")
 """Repositories of AWS's own images, in whatever account a region has them."""
 _KEY_ARN = re.compile(r"arn:aws[a-z-]*:kms:[a-z0-9-]+:[0-9]{12}:key/[A-Za-z0-9-]+")
-_REPOSITORY = re.compile(
+ECR_IMAGE = re.compile(
     r"(?P<account>[0-9]{12})\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(?:\.cn)?/(?P<name>[a-z0-9._/-]+)(?:[:@].+)?"
 )
 
@@ -83,17 +83,9 @@ def role_stack(options: RoleOptions) -> StackTemplate:
     Raises:
         UsageError: an image or a key that is none.
     """
-    trust: Document = {"Effect": "Allow", "Principal": {"Service": actions.SERVICE}, "Action": "sts:AssumeRole"}
-    role: Document = {
-        "Type": "AWS::IAM::Role",
-        "Properties": {
-            "RoleName": {"Ref": "AWS::StackName"},
-            "Description": "Training jobs of headrace on SageMaker",
-            "AssumeRolePolicyDocument": {"Version": "2012-10-17", "Statement": [trust]},
-            "Policies": [{"PolicyName": "training", "PolicyDocument": _policy(role_statements(options))}],
-            "Tags": [{"Key": KIND_TAG, "Value": KIND}],
-        },
-    }
+    statements = role_statements(options)
+    described = "Training jobs of headrace on SageMaker"
+    role = role_resource({"Ref": "AWS::StackName"}, described, actions.SERVICE, ("training", statements), KIND)
     submit: Document = {
         "Type": "AWS::IAM::ManagedPolicy",
         "Properties": {
@@ -102,16 +94,56 @@ def role_stack(options: RoleOptions) -> StackTemplate:
             "PolicyDocument": _policy(submitter_statements(options)),
         },
     }
-    document = {
-        "AWSTemplateFormatVersion": "2010-09-09",
-        "Description": "Role of training jobs of headrace on SageMaker, and policy of who submits them",
-        "Resources": {"Role": role, "SubmitPolicy": submit},
-        "Outputs": {
-            "Role": {"Description": "role of a job", "Value": {"Fn::GetAtt": ["Role", "Arn"]}},
-            "SubmitPolicy": {"Description": "policy to attach to who submits", "Value": {"Ref": "SubmitPolicy"}},
+    description = "Role of training jobs of headrace on SageMaker, and policy of who submits them"
+    outputs = {
+        "Role": {"Description": "role of a job", "Value": {"Fn::GetAtt": ["Role", "Arn"]}},
+        "SubmitPolicy": {"Description": "policy to attach to who submits", "Value": {"Ref": "SubmitPolicy"}},
+    }
+    return roles_template(KIND, description, {"Role": role, "SubmitPolicy": submit}, outputs)
+
+
+def role_resource(
+    name: object,
+    description: str,
+    taker: str,
+    policy: tuple[str, list[Document]],
+    kind: str,
+    condition: Document | None = None,
+) -> Document:
+    """Returns a role of a stack.
+
+    Args:
+        name: of the role, or what CloudFormation makes it of.
+        description: of it.
+        taker: service that takes it.
+        policy: name and statements.
+        kind: of the stack.
+        condition: under which it is taken; None for none.
+    """
+    trust: Document = {"Effect": "Allow", "Principal": {"Service": taker}, "Action": "sts:AssumeRole"}
+    if condition is not None:
+        trust["Condition"] = condition
+    return {
+        "Type": "AWS::IAM::Role",
+        "Properties": {
+            "RoleName": name,
+            "Description": description,
+            "AssumeRolePolicyDocument": _policy([trust]),
+            "Policies": [{"PolicyName": policy[0], "PolicyDocument": _policy(policy[1])}],
+            "Tags": [{"Key": KIND_TAG, "Value": kind}],
         },
     }
-    return StackTemplate(KIND, document, capabilities=("CAPABILITY_NAMED_IAM",))
+
+
+def roles_template(kind: str, description: str, resources: Document, outputs: Document) -> StackTemplate:
+    """Returns a stack of roles, which have names of their own."""
+    document = {
+        "AWSTemplateFormatVersion": "2010-09-09",
+        "Description": description,
+        "Resources": resources,
+        "Outputs": outputs,
+    }
+    return StackTemplate(kind, document, capabilities=("CAPABILITY_NAMED_IAM",))
 
 
 def job_lines(outputs: Mapping[str, str]) -> dict[str, object]:
@@ -137,15 +169,15 @@ def role_statements(options: RoleOptions) -> list[Document]:
     group = f"arn:${{AWS::Partition}}:logs:*:${{AWS::AccountId}}:log-group:{actions.LOG_GROUP}"
     found = [
         *_storage(options),
-        _allow("Logs", actions.WRITE_LOGS, [group, f"{group}:*"]),
-        _allow("Metrics", actions.PUT_METRICS, ["*"]),
-        _allow("Image", actions.PULL_IMAGE, _repositories(options.images)),
-        _allow("Registry", actions.ENTER_REGISTRY, ["*"]),
+        allow("Logs", actions.WRITE_LOGS, [group, f"{group}:*"]),
+        allow("Metrics", actions.PUT_METRICS, ["*"]),
+        allow("Image", actions.PULL_IMAGE, _repositories(options.images)),
+        allow("Registry", actions.ENTER_REGISTRY, ["*"]),
     ]
     if options.vpc:
-        found.append(_allow("Network", actions.USE_NETWORK, ["*"]))
+        found.append(allow("Network", actions.USE_NETWORK, ["*"]))
     if options.keys:
-        found.append(_allow("Keys", actions.USE_KEYS, [_key(key) for key in options.keys]))
+        found.append(allow("Keys", actions.USE_KEYS, [_key(key) for key in options.keys]))
     return found
 
 
@@ -153,29 +185,26 @@ def submitter_statements(options: RoleOptions) -> list[Document]:
     """Returns what the policy of who submits allows."""
     jobs = "arn:${AWS::Partition}:sagemaker:*:${AWS::AccountId}:training-job/*"
     group = f"arn:${{AWS::Partition}}:logs:*:${{AWS::AccountId}}:log-group:{actions.LOG_GROUP}"
-    role = _allow("GiveRole", actions.PASS_ROLE, [])
-    role["Resource"] = [{"Fn::GetAtt": ["Role", "Arn"]}]
-    role["Condition"] = {"StringEquals": {"iam:PassedToService": actions.SERVICE}}
     found = [
-        _allow("Jobs", (*actions.CREATE_JOBS, *actions.TAG_JOBS, *actions.READ_TAGS), [jobs]),
-        _allow("List", actions.LIST_JOBS, ["*"]),
-        role,
+        allow("Jobs", (*actions.CREATE_JOBS, *actions.TAG_JOBS, *actions.READ_TAGS), [jobs]),
+        allow("List", actions.LIST_JOBS, ["*"]),
+        give_role([{"Fn::GetAtt": ["Role", "Arn"]}]),
         *_storage(options),
-        _allow("Logs", actions.READ_LOGS, [group, f"{group}:*"]),
-        _allow("Metrics", actions.READ_METRICS, ["*"]),
+        allow("Logs", actions.READ_LOGS, [group, f"{group}:*"]),
+        allow("Metrics", actions.READ_METRICS, ["*"]),
     ]
     if options.keys:
-        found.append(_allow("Keys", actions.USE_ENCRYPTED, [_key(key) for key in options.keys]))
+        found.append(allow("Keys", actions.USE_ENCRYPTED, [_key(key) for key in options.keys]))
     return found
 
 
 def _storage(options: RoleOptions) -> list[Document]:
     every = (*actions.READ_OBJECTS, *actions.WRITE_OBJECTS, *actions.REMOVE_OBJECTS)
-    found = [_allow("Storage", every, _objects(options.storage))]
+    found = [allow("Storage", every, _objects(options.storage))]
     if options.data:
-        found.append(_allow("Data", actions.READ_OBJECTS, _objects(options.data)))
+        found.append(allow("Data", actions.READ_OBJECTS, _objects(options.data)))
     buckets = dict.fromkeys(each.bucket for each in (*options.storage, *options.data))
-    found.append(_allow("Buckets", actions.LIST_BUCKET, [f"arn:${{AWS::Partition}}:s3:::{name}" for name in buckets]))
+    found.append(allow("Buckets", actions.LIST_BUCKET, [f"arn:${{AWS::Partition}}:s3:::{name}" for name in buckets]))
     return found
 
 
@@ -188,7 +217,7 @@ def _repositories(images: Sequence[str]) -> list[str]:
         return [f"arn:${{AWS::Partition}}:ecr:*:*:repository/{name}" for name in FRAMEWORKS]
     found = []
     for image in images:
-        place = _REPOSITORY.fullmatch(image)
+        place = ECR_IMAGE.fullmatch(image)
         if place is None:
             hint = "e.g. --image 123456789012.dkr.ecr.eu-west-1.amazonaws.com/training:1"
             raise UsageError(f"--image {image}: not an image in ECR", hint=hint)
@@ -203,7 +232,13 @@ def _key(arn: str) -> str:
     return arn
 
 
-def _allow(sid: str, allowed: Iterable[str], resources: Sequence[str]) -> Document:
+def give_role(roles: Sequence[object]) -> Document:
+    """Returns the statement that lets jobs of SageMaker have some roles, each an ARN or what it is made of."""
+    condition = {"StringEquals": {"iam:PassedToService": actions.SERVICE}}
+    return {**allow("GiveRole", actions.PASS_ROLE, []), "Resource": list(roles), "Condition": condition}
+
+
+def allow(sid: str, allowed: Iterable[str], resources: Iterable[str]) -> Document:
     """Returns a statement; ARNs with variables of CloudFormation are put together by it."""
     places = [{"Fn::Sub": each} if "${" in each else each for each in resources]
     return {"Sid": sid, "Effect": "Allow", "Action": sorted(allowed), "Resource": places}

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 import yaml
 
-from headrace.cloud.aws_calls import Client, call
+from headrace.cloud.aws_calls import Client, call, pages
 from headrace.errors import CloudError, UsageError
 
 Document: TypeAlias = "dict[str, Any]"
@@ -406,14 +406,8 @@ class Stacks:
 
     def _events(self, stack: str) -> list[dict[str, Any]]:
         """Returns the events of a stack, the newest first."""
-        found: list[dict[str, Any]] = []
-        token: dict[str, object] = {}
-        while True:
-            answer = call(self._client, "describe_stack_events", StackName=stack, **token)
-            found += answer["StackEvents"]
-            if not answer.get("NextToken"):
-                return found
-            token = {"NextToken": answer["NextToken"]}
+        answers = pages(self._client, "describe_stack_events", StackName=stack)
+        return [event for page in answers for event in page["StackEvents"]]
 
     def _event_ids(self, stack: str) -> frozenset[str]:
         return frozenset(each["EventId"] for each in self._events(stack))

@@ -28,7 +28,8 @@ from typing import Any
 from headrace.catalog import aws_facts as actions
 from headrace.catalog.aws_facts import partition_of, registry_of
 from headrace.cloud.image_files import DOCKERFILE
-from headrace.cloud.stacks import KIND_TAG, Document, StackTemplate
+from headrace.cloud.role_template import ECR_IMAGE, allow, give_role, role_resource, roles_template
+from headrace.cloud.stacks import Document, StackTemplate
 from headrace.engines.sagemaker.sagemaker_job import SageMakerJob
 from headrace.errors import UsageError
 from headrace.grid.batch.grid_bundle import FrozenCopy
@@ -327,7 +328,6 @@ _WRITE_LOG = ("logs:CreateLogGroup", "logs:CreateLogStream", "logs:PutLogEvents"
 _COPY = (*actions.READ_OBJECTS, *actions.WRITE_OBJECTS, "s3:ListMultipartUploadParts")
 _MOST_RESOURCES = 12
 """Of one statement: all policies of a role have 10,240 characters together."""
-_ECR = re.compile(r"(?P<account>[0-9]{12})\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(?:\.cn)?/(?P<name>[^:@]+)")
 
 
 def roles_stack(
@@ -351,16 +351,11 @@ def roles_stack(
         resources["ExecutionRole"] = _role(names, names.execution_role, f"Starts the {described}", statements)
     if not resources:
         return None
-    document: Document = {
-        "AWSTemplateFormatVersion": "2010-09-09",
-        "Description": f"Roles of the {described}",
-        "Resources": resources,
-        "Outputs": {
-            name: {"Description": f"{name} of the job definition", "Value": {"Fn::GetAtt": [name, "Arn"]}}
-            for name in resources
-        },
+    outputs = {
+        name: {"Description": f"{name} of the job definition", "Value": {"Fn::GetAtt": [name, "Arn"]}}
+        for name in resources
     }
-    return StackTemplate(KIND, document, capabilities=("CAPABILITY_NAMED_IAM",))
+    return roles_template(KIND, f"Roles of the {described}", resources, outputs)
 
 
 def job_statements(
@@ -373,8 +368,6 @@ def job_statements(
         f"arn:{partition_of(each.region)}:logs:{each.region}:{names.account}:log-group:{actions.LOG_GROUP}:*"
         for each in planned
     )
-    give = _allow("GiveRole", actions.PASS_ROLE, roles)
-    give["Condition"] = {"StringEquals": {"iam:PassedToService": actions.SERVICE}}
     stage = (*actions.READ_OBJECTS, *actions.WRITE_OBJECTS, *actions.REMOVE_OBJECTS)
     read, share = actions.READ_OBJECTS, (*actions.READ_OBJECTS, *actions.WRITE_OBJECTS)
     keys = dict.fromkeys(arn for each in planned for arn in _keys(names, each))
@@ -382,7 +375,7 @@ def job_statements(
     buckets = dict.fromkeys(place.partition("/")[0] for place in places)
     found = [
         _allow("Jobs", (*actions.CREATE_JOBS, *actions.TAG_JOBS, *actions.READ_TAGS), jobs),
-        give,
+        give_role(sorted(roles)),
         _allow("Logs", actions.READ_LOGS, groups),
         _allow("Bundle", read, [f"{_object(names, names.bundles)}/{names.grid}-*"]),
         _allow("Channels", stage, _few(f"{_object(names, each.base)}/channels/{names.beginning}*" for each in planned)),
@@ -408,7 +401,7 @@ def execution_statements(names: BatchNames) -> list[Document]:
     """Returns what starting a child needs: its image and its log."""
     group = f"arn:{names.partition}:logs:{names.region}:{names.account}:log-group:{_LOG_GROUP}"
     found = [_allow("Logs", _WRITE_LOG, [group, f"{group}:*"])]
-    place = _ECR.match(names.image)
+    place = ECR_IMAGE.fullmatch(names.image)
     if place is not None:
         repository = f"arn:{names.partition}:ecr:{place['region']}:{place['account']}:repository/{place['name']}"
         found.append(_allow("Image", actions.PULL_IMAGE, [repository]))
@@ -417,20 +410,8 @@ def execution_statements(names: BatchNames) -> list[Document]:
 
 
 def _role(names: BatchNames, arn: str, description: str, statements: list[Document]) -> Document:
-    trust: Document = {"Effect": "Allow", "Principal": {"Service": _TAKES}, "Action": "sts:AssumeRole"}
-    trust["Condition"] = {"StringEquals": {"aws:SourceAccount": names.account}}
-    return {
-        "Type": "AWS::IAM::Role",
-        "Properties": {
-            "RoleName": arn.rpartition("/")[2],
-            "Description": description,
-            "AssumeRolePolicyDocument": {"Version": "2012-10-17", "Statement": [trust]},
-            "Policies": [
-                {"PolicyName": "grid", "PolicyDocument": {"Version": "2012-10-17", "Statement": statements}},
-            ],
-            "Tags": [{"Key": KIND_TAG, "Value": KIND}],
-        },
-    }
+    account = {"StringEquals": {"aws:SourceAccount": names.account}}
+    return role_resource(arn.rpartition("/")[2], description, _TAKES, ("grid", statements), KIND, account)
 
 
 def _jobs(names: BatchNames, region: str) -> Iterator[str]:
@@ -468,4 +449,4 @@ def _few(resources: Iterable[str]) -> list[str]:
 
 
 def _allow(sid: str, allowed: Iterable[str], resources: Iterable[str]) -> Document:
-    return {"Sid": sid, "Effect": "Allow", "Action": sorted(allowed), "Resource": sorted(set(resources))}
+    return allow(sid, allowed, sorted(set(resources)))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.cloud.aws_calls import Aws, call
+from headrace.cloud.aws_calls import Aws, call, pages
 from headrace.cloud.image_files import PLATFORM, content_tag
 from headrace.cloud.stacks import StackTemplate
 from headrace.engines.sagemaker.boto_service import within
@@ -296,28 +296,18 @@ def store_bundle(
 
 def _submitted(batch: Any, queue: str, name: str) -> list[Mapping[str, Any]]:
     """Returns all jobs of a name in a queue, the newest last. Batch forgets jobs after some days."""
-    found: list[Mapping[str, Any]] = []
-    asked: Request = {"jobQueue": queue, "filters": [{"name": "JOB_NAME", "values": [name]}]}
-    while True:
-        page = call(batch, "list_jobs", **asked)
-        listed = (each for each in page["jobSummaryList"] if each["jobName"] == name)  # the filter ignores case
-        found += (each for each in listed if ":" not in each["jobId"])  # no child
-        if not page.get("nextToken"):
-            break
-        asked["nextToken"] = page["nextToken"]
-    return sorted(found, key=lambda each: each.get("createdAt", 0))
+    asked = {"jobQueue": queue, "filters": [{"name": "JOB_NAME", "values": [name]}]}
+    listed = (job for page in pages(batch, "list_jobs", **asked) for job in page["jobSummaryList"])
+    # The filter ignores case; a child has a colon in its id.
+    found = [job for job in listed if job["jobName"] == name and ":" not in job["jobId"]]
+    return sorted(found, key=lambda job: job.get("createdAt", 0))
 
 
 def _newest(batch: Any, name: str) -> Mapping[str, Any] | None:
     """Returns the newest active revision of a job definition."""
-    found: list[Mapping[str, Any]] = []
-    asked: Request = {"jobDefinitionName": name, "status": "ACTIVE"}
-    while True:
-        page = call(batch, "describe_job_definitions", **asked)
-        found += page["jobDefinitions"]
-        if not page.get("nextToken"):
-            return max(found, key=lambda each: each["revision"], default=None)
-        asked["nextToken"] = page["nextToken"]
+    answers = pages(batch, "describe_job_definitions", jobDefinitionName=name, status="ACTIVE")
+    found = (definition for page in answers for definition in page["jobDefinitions"])
+    return max(found, key=lambda definition: definition["revision"], default=None)
 
 
 def _same(wanted: Mapping[str, Any], known: Mapping[str, Any]) -> bool:
