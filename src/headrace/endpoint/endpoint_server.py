@@ -141,9 +141,7 @@ def _protocol(request: HttpRequest) -> Protocol:
         signed = read_signature(request)
     except Malformed:
         signed = None
-    head = request.headers.get
-    service = signed.service if signed else ""
-    return protocol_of(head("x-amz-target"), head("content-type"), head("smithy-protocol"), request.raw_query, service)
+    return protocol_of(request, signed.service if signed else "")
 
 
 PORT = 7080

@@ -130,13 +130,11 @@ def _seconds(started: float, attempt: AttemptRecord, now: float) -> float:
 
 def _total_cost(line: LineRecord, newest: RunFigures | None) -> float | None:
     """Adds the attempts' costs; that of a run that goes on is in its record only."""
-    costs = [_attempt_cost(each, newest if each is line.attempt else None) for each in line.attempts]
+    costs = [each.cost for each in line.attempts]
+    if costs and costs[-1] is None and newest is not None:
+        costs[-1] = newest.cost
     known = [cost for cost in costs if cost is not None]
     return sum(known) if known else None
-
-
-def _attempt_cost(attempt: AttemptRecord, figures: RunFigures | None) -> float | None:
-    return attempt.cost if attempt.cost is not None else figures.cost if figures else None
 
 
 def why(result: LineResult) -> str:
@@ -176,10 +174,18 @@ def value_of(result: LineResult, objective: Objective) -> float | None:
     return found if result.completed and found is not None and math.isfinite(found) else None
 
 
+def _standing(result: LineResult, objective: Objective) -> tuple[float, float] | None:
+    """Returns a line's cost, infinite when unknown, and its metric so that less is better; None without the metric."""
+    value = value_of(result, objective)
+    if value is None:
+        return None
+    return math.inf if result.cost is None else result.cost, value if objective.goal == "min" else -value
+
+
 def ranked(results: Iterable[LineResult], objective: Objective) -> tuple[LineResult, ...]:
     """Returns the lines that have the metric, the best one first; of equal ones the cheaper, then the earlier one."""
-    measured = [each for each in results if value_of(each, objective) is not None]
-    return tuple(sorted(measured, key=lambda each: (_loss(each, objective), _cost(each), each.index)))
+    stand = [(each, standing) for each in results if (standing := _standing(each, objective))]
+    return tuple(each for each, _ in sorted(stand, key=lambda pair: (pair[1][1], pair[1][0], pair[0].index)))
 
 
 def pareto_front(results: Iterable[LineResult], objective: Objective) -> tuple[LineResult, ...]:
@@ -188,29 +194,14 @@ def pareto_front(results: Iterable[LineResult], objective: Objective) -> tuple[L
     The cheapest one is first. Lines that are equal in both stand in it together. A line whose cost is unknown is in
     no front.
     """
+    stand = [(each, standing) for each in results if (standing := _standing(each, objective))]
     front: list[LineResult] = []
-    for each in sorted(_known(results, objective), key=lambda one: (_cost(one), _loss(one, objective), one.index)):
-        if not front or _loss(each, objective) < _loss(front[-1], objective) or _equal(each, front[-1], objective):
+    last = (math.inf, math.inf)
+    for each, standing in sorted(stand, key=lambda pair: (pair[1], pair[0].index)):
+        if each.cost is not None and (standing[1] < last[1] or standing == last):
             front.append(each)
+            last = standing
     return tuple(front)
-
-
-def _known(results: Iterable[LineResult], objective: Objective) -> Sequence[LineResult]:
-    return [each for each in results if value_of(each, objective) is not None and each.cost is not None]
-
-
-def _equal(one: LineResult, other: LineResult, objective: Objective) -> bool:
-    return one.cost == other.cost and _loss(one, objective) == _loss(other, objective)
-
-
-def _cost(result: LineResult) -> float:
-    return math.inf if result.cost is None else result.cost
-
-
-def _loss(result: LineResult, objective: Objective) -> float:
-    """Returns what is less the better a line is; infinite without a value."""
-    value = value_of(result, objective)
-    return math.inf if value is None else value if objective.goal == "min" else -value
 
 
 FORMULAS = {

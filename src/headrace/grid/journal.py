@@ -79,10 +79,10 @@ class Journal:
                 return msgspec.structs.replace(line, index=index)
         raise KeyError(key)
 
-    def copy(self, place: str, region: str) -> CopyRecord:
-        """Returns one copy. Raises KeyError when there is none."""
+    def copies(self) -> dict[tuple[str, str], CopyRecord]:
+        """Returns the copies, by place and region."""
         with self._reading() as database:
-            return copies_of(database)[place, region]
+            return copies_of(database)
 
     def changed_elsewhere(self) -> bool:
         """Tells whether another connection has written since the last call; True the first time."""

@@ -35,18 +35,16 @@ def with_running_costs(record: GridRecord) -> GridRecord:
 def _with_cost(line: LineRecord) -> LineRecord:
     if line.state is not LineState.RUNNING:
         return line
-    return msgspec.structs.replace(line, attempts=(*line.attempts[:-1], _cost_of(line.attempts[-1])))
-
-
-def _cost_of(attempt: AttemptRecord) -> AttemptRecord:
+    *before, attempt = line.attempts
     paths = run_of_id(attempt.run_id)
     try:
         if paths is None:
-            return attempt  # its record is on another machine, or gone: the cost stays unknown
+            return line  # its record is on another machine, or gone: the cost stays unknown
         cost, seconds = cost_so_far(Run(paths), attempt.region)
     except (OSError, msgspec.DecodeError):
-        return attempt
-    return msgspec.structs.replace(attempt, cost=cost, billable_seconds=seconds)
+        return line
+    now = msgspec.structs.replace(attempt, cost=cost, billable_seconds=seconds)
+    return msgspec.structs.replace(line, attempts=(*before, now))
 
 
 def run_figures(attempt: AttemptRecord, runs: Path | None = None) -> RunFigures | None:

@@ -181,27 +181,28 @@ class Gatekeeper:
         Raises:
             ServiceError: it may not come in.
         """
-        refuse = _Refusals(_protocol(request, ""))
-        self._check_origin(request, refuse)
+        protocol = protocol_of(request, "")
+        self._check_origin(request, protocol)
         try:
             signed = read_signature(request)
         except Malformed as error:
-            raise refuse.incomplete(str(error)) from error
+            raise _refusal("incomplete", str(error), protocol) from error
         if signed is None:
-            raise refuse.missing()
-        refuse = _Refusals(_protocol(request, signed.service))
+            raise _refusal("missing", "Missing Authentication Token", protocol)
+        protocol = protocol_of(request, signed.service)
         key = self._keys.find(signed.key_id)
         if key is None:
-            raise refuse.unknown_key()
-        self._check_clock(signed, refuse)
-        body_hash = self._hash_of(signed, request, read_body, refuse)
+            raise _refusal("unknown key", "The security token included in the request is invalid.", protocol)
+        self._check_clock(signed, protocol)
+        body_hash = self._hash_of(signed, request, read_body, protocol)
         if not matches(signed, request, key.secret, body_hash):
-            raise refuse.mismatch()
+            raise _refusal("mismatch", _MISMATCH, protocol)
         if signed.service == "s3" and signed.version == 4 and (others := _not_signed(signed, request)):
             words = f"There were headers present in the request which were not signed: {', '.join(others)}"
-            raise refuse.denied(words)
+            raise _refusal("denied", words, protocol)
         if key.holder is Holder.PROGRAM and signed.service not in PROGRAM_SERVICES:
-            raise refuse.denied(f"the key of a job's programs may not call {signed.service}")
+            words = f"the key of a job's programs may not call {signed.service}"
+            raise _refusal("denied", words, protocol)
         wanted = body_hash if _SHA256.fullmatch(body_hash) and not signed.in_query else ""
         attempt = request.headers.get("amz-sdk-invocation-id")[:_ATTEMPT_LETTERS]
         chunks = ChunkSignatures(signed, key.secret) if body_hash in _SIGNED_CHUNKS and not signed.in_query else None
@@ -209,14 +210,14 @@ class Gatekeeper:
             key.holder, key.key_id, signed.service, signed.region, signed.signature, wanted, attempt, chunks, key.job
         )  # fmt: skip
 
-    def _check_origin(self, request: HttpRequest, refuse: _Refusals) -> None:
+    def _check_origin(self, request: HttpRequest, protocol: Protocol) -> None:
         named = request.headers.get_all("host")
         host = _without_port(named[0].lower()) if len(named) == 1 else ""
         if not self._known(host):
-            raise refuse.denied(f"this endpoint is not called {host!r}")
+            raise _refusal("denied", f"this endpoint is not called {host!r}", protocol)
         for header in ("origin", "sec-fetch-site"):
             if request.headers.get(header):
-                raise refuse.denied("this endpoint does not answer to pages in a browser")
+                raise _refusal("denied", "this endpoint does not answer to pages in a browser", protocol)
 
     def _known(self, host: str) -> bool:
         if host in self._hosts:
@@ -226,23 +227,24 @@ class Gatekeeper:
         except ValueError:
             return False
 
-    def _check_clock(self, signed: Signed, refuse: _Refusals) -> None:
+    def _check_clock(self, signed: Signed, protocol: Protocol) -> None:
         now = self._now()
         if signed.expires is not None:
             if signed.moment > now + SKEW_SECONDS or now > signed.expires:
-                raise refuse.expired("Request has expired")
+                raise _refusal("expired", "Request has expired", protocol)
         elif abs(now - signed.moment) > SKEW_SECONDS:
             words = "expired" if signed.moment < now else "not yet current"
             stamps = " vs ".join(time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(t)) for t in (signed.moment, now))
-            raise refuse.skewed(f"Signature {words}: {stamps} ({SKEW_SECONDS / 60:.0f} min.)")
+            raise _refusal("skewed", f"Signature {words}: {stamps} ({SKEW_SECONDS / 60:.0f} min.)", protocol)
 
-    def _hash_of(self, signed: Signed, request: HttpRequest, read_body: Callable[[], bytes], refuse: _Refusals) -> str:
+    def _hash_of(self, signed: Signed, request: HttpRequest, read_body: Callable[[], bytes], protocol: Protocol) -> str:
         digest = request.headers.get("x-amz-content-sha256")
         if signed.service == "s3":
             if signed.in_query:
                 return digest or "UNSIGNED-PAYLOAD"
             if not digest:
-                raise refuse.incomplete("Missing required header for this request: x-amz-content-sha256")
+                words = "Missing required header for this request: x-amz-content-sha256"
+                raise _refusal("incomplete", words, protocol)
             if digest.startswith("STREAMING-") and digest not in _BODY_WORDS:
                 raise ServiceError("NotImplemented", f"a body of the kind {digest} is not understood here", 501)
             if digest not in _BODY_WORDS and not _SHA256.fullmatch(digest):
@@ -250,7 +252,7 @@ class Gatekeeper:
             return digest
         real = hashlib.sha256(read_body()).hexdigest()
         if _SHA256.fullmatch(digest) and digest != real:
-            raise refuse.mismatch()
+            raise _refusal("mismatch", _MISMATCH, protocol)
         return real
 
 
@@ -259,47 +261,26 @@ def _not_signed(signed: Signed, request: HttpRequest) -> list[str]:
     return sorted({name.lower() for name, _ in request.headers if name.lower().startswith("x-amz-")} - {*signed.names})
 
 
-def _protocol(request: HttpRequest, service: str) -> Protocol:
-    head = request.headers.get
-    return protocol_of(head("x-amz-target"), head("content-type"), head("smithy-protocol"), request.raw_query, service)
-
-
 def _without_port(host: str) -> str:
     return re.sub(r":\d+$", "", host)
 
 
-@dataclass(frozen=True)
-class _Refusals:
-    """The codes of refusals, which differ from protocol to protocol."""
+_SIGNED_WRONG = ("SignatureDoesNotMatch", "InvalidSignatureException")
+_CODES = {
+    "missing": ("AccessDenied", "MissingAuthenticationToken", "MissingAuthenticationTokenException"),
+    "incomplete": ("AuthorizationHeaderMalformed", "IncompleteSignature", "IncompleteSignatureException"),
+    "unknown key": ("InvalidAccessKeyId", "InvalidClientTokenId", "UnrecognizedClientException"),
+    "mismatch": ("SignatureDoesNotMatch", *_SIGNED_WRONG),
+    "skewed": ("RequestTimeTooSkewed", *_SIGNED_WRONG),
+    "expired": ("AccessDenied", *_SIGNED_WRONG),
+    "denied": ("AccessDenied", "AccessDenied", "AccessDeniedException"),
+}
+"""Codes of a refusal: those of S3, of Query, and of all others."""
+_MISMATCH = "The request signature we calculated does not match the signature you provided."
 
-    protocol: Protocol
 
-    def _error(self, s3: str, query: str, other: str, message: str) -> ServiceError:
-        if self.protocol is Protocol.S3:
-            return ServiceError(s3, message, 403)
-        return ServiceError(query, message, 403) if self.protocol is Protocol.QUERY else ServiceError(other, message)
-
-    def missing(self) -> ServiceError:
-        name = "MissingAuthenticationToken"
-        return self._error("AccessDenied", name, f"{name}Exception", "Missing Authentication Token")
-
-    def incomplete(self, words: str) -> ServiceError:
-        name = "IncompleteSignature"
-        return self._error("AuthorizationHeaderMalformed", name, f"{name}Exception", words)
-
-    def unknown_key(self) -> ServiceError:
-        text = "The security token included in the request is invalid."
-        return self._error("InvalidAccessKeyId", "InvalidClientTokenId", "UnrecognizedClientException", text)
-
-    def mismatch(self) -> ServiceError:
-        text = "The request signature we calculated does not match the signature you provided."
-        return self._error("SignatureDoesNotMatch", "SignatureDoesNotMatch", "InvalidSignatureException", text)
-
-    def skewed(self, words: str) -> ServiceError:
-        return self._error("RequestTimeTooSkewed", "SignatureDoesNotMatch", "InvalidSignatureException", words)
-
-    def expired(self, words: str) -> ServiceError:
-        return self._error("AccessDenied", "SignatureDoesNotMatch", "InvalidSignatureException", words)
-
-    def denied(self, words: str) -> ServiceError:
-        return self._error("AccessDenied", "AccessDenied", "AccessDeniedException", words)
+def _refusal(kind: str, words: str, protocol: Protocol) -> ServiceError:
+    s3, query, other = _CODES[kind]
+    if protocol in (Protocol.S3, Protocol.QUERY):
+        return ServiceError(s3 if protocol is Protocol.S3 else query, words, 403)
+    return ServiceError(other, words)

@@ -180,16 +180,9 @@ def handshake(sock: ssl.SSLSocket, seconds: float) -> None:
     Raises:
         ClientGone: the other end does not speak TLS, does not trust us, or did not speak in time.
     """
-    until = time.monotonic() + seconds
-    sock.setblocking(False)
+    sock.settimeout(seconds)  # for all of it
     with _told_as_gone():
-        while True:
-            try:
-                return sock.do_handshake()
-            except ssl.SSLWantReadError:
-                _wait_for(sock, select.POLLIN, until)
-            except ssl.SSLWantWriteError:
-                _wait_for(sock, select.POLLOUT, until)
+        sock.do_handshake()
 
 
 def _wait_for(sock: socket.socket, what: int, until: float) -> None:

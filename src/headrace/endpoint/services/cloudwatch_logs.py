@@ -12,11 +12,8 @@ ended.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import heapq
 import itertools
-import json
 import os
 import re
 import threading
@@ -24,11 +21,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol
 from urllib.parse import quote, unquote
 
 from headrace.endpoint.auth.gatekeeper import Caller
-from headrace.endpoint.services.service import ACCOUNT, Service
+from headrace.endpoint.services.service import ACCOUNT, Service, read_token, token_of
 from headrace.endpoint.wire.models import ServiceError
 from headrace.endpoint.wire.requests import Members
 from headrace.runs import RunPaths
@@ -237,8 +234,6 @@ _MOST_EVENTS = 10_000
 _STREAMS = 50
 _TOKEN = re.compile(r"([fb])/(\d{56})/s")
 
-T = TypeVar("T")
-
 
 @dataclass(frozen=True)
 class LogStream:
@@ -324,7 +319,7 @@ class _CloudWatchLogs:
         if token is not None:
             found = _TOKEN.fullmatch(str(token))
             if found is None or not log.is_start(int(found[2])):
-                raise ServiceError(WRONG, "The specified nextToken is invalid.")
+                raise _wrong_token()
             forwards, at = found[1] == "f", int(found[2])
         else:
             at = low if forwards else high
@@ -364,7 +359,7 @@ class _CloudWatchLogs:
             if end is not None and event.timestamp >= end:
                 break
             if len(found) >= limit or size > _PAGE_BYTES:
-                return {"events": found, "searchedLogStreams": [], "nextToken": _token_of(places)}
+                return {"events": found, "searchedLogStreams": [], "nextToken": token_of(places)}
             places[stream.name] = event.end
             size += len(event.message) + _EVENT_OVERHEAD
             found.append({**_shown(event), "logStreamName": stream.name, "eventId": _event_id(stream, event)})
@@ -429,32 +424,20 @@ def _event_id(stream: LogStream, event: LogEvent) -> str:
 
 def _page(entries: list[dict[str, object]], members: Members, most: int) -> tuple[list[dict[str, object]], Members]:
     """Returns a page of a list, and what names the next one."""
-    first = _read_token(members.get("nextToken"), int)
+    first = read_token(members.get("nextToken"), int, _wrong_token())
     last = first + min(_number(members, "limit", most), most)
-    return entries[first:last], {"nextToken": _token_of(last)} if last < len(entries) else {}
+    return entries[first:last], {"nextToken": token_of(last)} if last < len(entries) else {}
 
 
-def _token_of(value: object) -> str:
-    return base64.urlsafe_b64encode(json.dumps(value).encode()).decode()
-
-
-def _read_token(token: object, kind: type[T]) -> T:
-    if token is None:
-        return kind()
-    try:
-        value = json.loads(base64.b64decode(str(token).encode(), altchars=b"-_", validate=True))
-    except (ValueError, binascii.Error, RecursionError):
-        value = None
-    if not isinstance(value, kind) or (isinstance(value, int) and value < 0):
-        raise ServiceError(WRONG, "The specified nextToken is invalid.")
-    return value
+def _wrong_token() -> ServiceError:
+    return ServiceError(WRONG, "The specified nextToken is invalid.")
 
 
 def _read_places(token: object, streams: Sequence[LogStream]) -> dict[str, int]:
     """Returns where each stream goes on; nothing for one that begins."""
     logs = {stream.name: stream.log for stream in streams}
-    found: Mapping[str, object] = _read_token(token, dict)
+    found: Mapping[str, object] = read_token(token, dict, _wrong_token())
     for name, at in found.items():
         if name not in logs or not isinstance(at, int) or isinstance(at, bool) or not logs[name].is_start(at):
-            raise ServiceError(WRONG, "The specified nextToken is invalid.")
+            raise _wrong_token()
     return {name: at for name, at in found.items() if isinstance(at, int)}

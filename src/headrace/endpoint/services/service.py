@@ -6,12 +6,14 @@ Nothing is granted by these answers. What a key may do is decided where its requ
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from typing import TypeVar
 from urllib.parse import quote
 
 from headrace.endpoint.auth.gatekeeper import Caller
@@ -21,6 +23,27 @@ from headrace.endpoint.wire.models import OperationModel, Protocol, ServiceError
 from headrace.endpoint.wire.requests import Members, check_members, of_form, read_form, read_json
 
 Operation = Callable[[Members, Caller], Members]
+
+
+T = TypeVar("T")
+
+
+def token_of(value: object) -> str:
+    """Returns a token, by which a client goes on in a list."""
+    return base64.urlsafe_b64encode(json.dumps(value).encode()).decode()
+
+
+def read_token(token: object, kind: type[T], refusal: ServiceError) -> T:
+    """Returns the value of a token, or an empty one without a token. Raises `refusal`: nothing here has made it."""
+    if token is None:
+        return kind()
+    try:
+        value = json.loads(base64.b64decode(str(token).encode(), altchars=b"-_", validate=True))
+    except (ValueError, RecursionError):
+        raise refusal from None
+    if not isinstance(value, kind) or isinstance(value, bool) or (isinstance(value, int) and value < 0):
+        raise refusal
+    return value
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,13 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple
+
+import msgspec
 
 from headrace.errors import UsageError
 from headrace.held_file import hold
@@ -195,11 +197,9 @@ class JobStore:
         """Returns the names of all jobs that have a run, or had one."""
         return [row[0] for row in self._ledger.execute("SELECT name FROM jobs WHERE run_id != '' ORDER BY name")]
 
-    def in_phase(self, *phases: Phase) -> list[StoredJob]:
-        """Returns the jobs in some phases, the oldest first."""
-        marks = ", ".join("?" for _ in phases)
-        query = f"SELECT * FROM jobs WHERE phase IN ({marks}) ORDER BY created, name"
-        return self._rows(query, *(phase.value for phase in phases))
+    def in_phase(self, phase: Phase) -> list[StoredJob]:
+        """Returns the jobs in a phase, the oldest first."""
+        return self._rows("SELECT * FROM jobs WHERE phase = ? ORDER BY created, name", phase.value)
 
     def change(
         self,
@@ -208,8 +208,6 @@ class JobStore:
         phase: Phase | None = None,
         run_id: str | None = None,
         final: dict[str, object] | None = None,
-        request: dict[str, object] | None = None,
-        tags: dict[str, str] | None = None,
         stop_asked: float | None = None,
     ) -> None:
         """Changes what is given of a job, unless it is gone."""
@@ -217,10 +215,8 @@ class JobStore:
             "phase": None if phase is None else phase.value,
             "run_id": run_id,
             "final": None if final is None else json.dumps(final),
-            "request": None if request is None else json.dumps(request),
-            "tags": None if tags is None else json.dumps(tags),
             "stop_asked": stop_asked,
-            "modified": time.time() if tags is None else None,
+            "modified": time.time(),
         }
         values = {name: value for name, value in given.items() if value is not None}
         parts = ", ".join(f"{name} = ?" for name in values)
@@ -248,18 +244,9 @@ class JobStore:
         return int(self._ledger.execute("SELECT count(*) FROM metrics WHERE uid = ?", job.uid)[0][0])
 
     def _rows(self, query: str, *values: object) -> list[StoredJob]:
-        return [_read(dict(row)) for row in self._ledger.execute(query, *values)]
+        return [_read(row) for row in self._ledger.execute(query, *values)]
 
 
-def _read(row: dict[str, object]) -> StoredJob:
-    texts = {name: cast(str, row[name]) for name in ("name", "uid", "run_id", "attempt", "note")}
-    return StoredJob(
-        **texts,
-        created=cast(float, row["created"]),
-        modified=cast(float, row["modified"]),
-        request=json.loads(cast(str, row["request"])),
-        tags=json.loads(cast(str, row["tags"])),
-        phase=Phase(row["phase"]),
-        stop_asked=cast("float | None", row["stop_asked"]),
-        final=json.loads(cast(str, row["final"])) if row["final"] else None,
-    )
+def _read(row: Mapping[str, Any]) -> StoredJob:
+    texts = {name: json.loads(row[name]) if row[name] else None for name in ("request", "tags", "final")}
+    return msgspec.convert({**row, **texts}, StoredJob)

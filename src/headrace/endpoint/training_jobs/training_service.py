@@ -7,9 +7,6 @@ of a training job, whose name is the job's, in lower case, and ``-aws-training-j
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
 import math
 import re
 import secrets
@@ -19,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 from headrace.endpoint.auth.gatekeeper import Caller, Holder
-from headrace.endpoint.services.service import ACCOUNT, ROLE_NAME, Operation, Service
+from headrace.endpoint.services.service import ACCOUNT, ROLE_NAME, Operation, Service, read_token, token_of
 from headrace.endpoint.training_jobs import description
 from headrace.endpoint.training_jobs.job_of_request import JobMaker
 from headrace.endpoint.training_jobs.job_runs import JobQueue, JobRuns
@@ -256,9 +253,9 @@ class TrainingJobs:
         key = _SORTED[str(members.get("SortBy", "CreationTime"))]
         order = str(members.get("SortOrder", "Descending"))
         found.sort(key=lambda line: _sortable(line[key]), reverse=order == "Descending")
-        first = _place(members.get("NextToken"))
+        first = read_token(members.get("NextToken"), int, ServiceError(INVALID, "Invalid NextToken."))
         last = first + int(str(members.get("MaxResults", _PAGE)))
-        more = {"NextToken": base64.b64encode(json.dumps(last).encode()).decode()} if last < len(found) else {}
+        more = {"NextToken": token_of(last)} if last < len(found) else {}
         return {"TrainingJobSummaries": found[first:last], **more}
 
     def stop(self, members: Members, _: Caller) -> dict[str, object]:
@@ -342,16 +339,3 @@ def _filter(members: Members) -> Callable[[Mapping[str, object]], bool]:
 
 def _sortable(value: object) -> float | str:
     return float(value) if isinstance(value, (int, float)) else str(value)
-
-
-def _place(token: object) -> int:
-    """Returns where a list goes on. Raises ServiceError when nothing of this endpoint says so."""
-    if token is None:
-        return 0
-    try:
-        place = json.loads(base64.b64decode(str(token).encode(), validate=True))
-    except (ValueError, binascii.Error, RecursionError):
-        place = None
-    if not isinstance(place, int) or isinstance(place, bool) or not 0 <= place < 1 << 40:
-        raise ServiceError(INVALID, "Invalid NextToken.")
-    return place

@@ -17,6 +17,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from headrace.endpoint.http.http_message import HttpRequest
 from headrace.job.sagemaker.check import Shape, read_shape
 
 JSON_TYPE = "application/x-amz-json-"
@@ -62,23 +63,21 @@ class ServiceError(Exception):
         self.headers = headers
 
 
-def protocol_of(target: str, content_type: str, smithy: str, query: str, service: str) -> Protocol:
+def protocol_of(request: HttpRequest, service: str) -> Protocol:
     """Returns the protocol that a caller speaks. Pure.
 
     Args:
-        target: the header ``X-Amz-Target``.
-        content_type: of the request.
-        smithy: the header ``Smithy-Protocol``.
-        query: of the address.
-        service: that the request is signed for; empty when that is not known.
+        request: what was asked.
+        service: that it is signed for; empty when that is not known.
     """
-    if smithy == "rpc-v2-cbor":
+    header, query = request.headers.get, request.raw_query
+    if header("smithy-protocol") == "rpc-v2-cbor":
         return Protocol.CBOR
-    if target:
-        return Protocol.JSON_1_0 if content_type.startswith(f"{JSON_TYPE}1.0") else Protocol.JSON_1_1
+    if header("x-amz-target"):
+        return Protocol.JSON_1_0 if header("content-type").startswith(f"{JSON_TYPE}1.0") else Protocol.JSON_1_1
     if service == "s3":
         return Protocol.S3
-    if content_type.startswith(FORM_TYPE) or query.startswith("Action=") or "&Action=" in query:
+    if header("content-type").startswith(FORM_TYPE) or query.startswith("Action=") or "&Action=" in query:
         return Protocol.QUERY
     return Protocol.REST_JSON if service else Protocol.S3
 

@@ -491,7 +491,7 @@ class GridController:
 
     def _copy(self, place: str, region: str) -> None:
         assert self._copying is not None
-        record = self._journal.copy(place, region)
+        record = self._journal.copies()[place, region]
         copying, retry = self._copying, self._retry
         future = self._copiers.submit(copying.copy, record, retry.attempts, retry.delay)
         self._futures[future] = (place, region)  # type: ignore[index]
@@ -549,7 +549,7 @@ class GridController:
         return found
 
     def _read_copies(self) -> GridRecord:
-        return msgspec.structs.replace(self._grid, copies=self._read().copies)
+        return msgspec.structs.replace(self._grid, copies=tuple(self._journal.copies().values()))
 
     def _copies_in(self, region: str) -> Mapping[str, str]:
         return {
