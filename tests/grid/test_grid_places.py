@@ -134,6 +134,18 @@ def test_what_holds_for_all_places_is_told_once(folder: Path, s3: ObjectStore, m
     check_places(grid, plan_grid(grid), only_missing=True)
 
 
+def test_a_plan_tells_what_is_not_on_this_disk_and_asks_s3_only_with_check(
+    folder: Path, s3: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "a.csv").write_text(f"inputs.train.path\n{s3.uri('fra/1')}\n./nowhere\n{s3.uri('fra/2')}\n./nor-here\n")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    told = said(folder)
+    assert [line.partition(": ")[0] for line in told.splitlines() if "a.csv:" in line] == ["a.csv:3", "a.csv:5"]
+    assert "nowhere" in told
+    assert "nor-here" in told
+
+
 def test_a_grid_is_not_started_when_something_is_not_there(
     folder: Path, s3: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -163,7 +163,7 @@ def measure_places(grid: Grid) -> MeasuredPlaces:
 KUBERNETES = "kubernetes"
 
 
-def check_places(grid: Grid, plan: GridPlan, *, only_missing: bool = False) -> None:
+def check_places(grid: Grid, plan: GridPlan, *, only_missing: bool = False, only_local: bool = False) -> None:
     """Looks at every place that a line reads, and at those that copies go to.
 
     Args:
@@ -171,14 +171,16 @@ def check_places(grid: Grid, plan: GridPlan, *, only_missing: bool = False) -> N
         plan: of it.
         only_missing: what cannot be asked here, for want of a right or an answer, is no problem: its lines may know
             better, and fail alone.
+        only_local: S3 is not asked.
 
     Raises:
         JobInvalid: with everything that is not there, line by line.
     """
     found: list[tuple[int, Problem]] = [*_local(grid)]
-    with closing(PlaceClients(grid)) as clients:
-        found += _data(grid, plan, clients, only_missing)
-        found += _copies(grid, plan, clients, only_missing)
+    if not only_local:
+        with closing(PlaceClients(grid)) as clients:
+            found += _data(grid, plan, clients, only_missing)
+            found += _copies(grid, plan, clients, only_missing)
     if found:
         raise JobInvalid(tuple(problem for _, problem in sorted(found, key=lambda each: each[0])))
 

@@ -178,7 +178,7 @@ def _asked() -> str:
 @click.option("--lines", "shown", type=click.IntRange(0), default=20, show_default=True, help="Lines to show as text.")
 @click.option("--why", is_flag=True, help="Show for every line each other region, and what is against it.")
 @click.option("--measure", is_flag=True, help="List data of unknown size in S3, so that copies can be planned.")
-@click.option("--check", is_flag=True, help="Look whether all data and places for copies are there.")
+@click.option("--check", is_flag=True, help="Look whether data and places for copies are there in S3, too.")
 @output_option
 def plan(file: str, shown: int, why: bool, measure: bool, check: bool, output: str) -> None:
     """Read the lines of ARRAY.yaml, check the job of each, and place it. Nothing is copied, sent or started.
@@ -203,8 +203,7 @@ def plan(file: str, shown: int, why: bool, measure: bool, check: bool, output: s
     measured = measure_places(grid) if measure else MeasuredPlaces()
     planned = plan_grid(grid, measured.sizes)
     check_budget(grid, planned)
-    if check:
-        check_places(grid, planned)
+    check_places(grid, planned, only_local=not check)
     measured.check()
     values = plan_values(planned) if output == "json" else None
     answer(values, output, lambda: plan_document(planned, shown, why))
