@@ -29,7 +29,7 @@ PODS = "engines.kubernetes"
         ({"image": 3}, "image", "must be a string"),
         ({"node_selector": {"a/b/c": "x"}}, "node_selector.a/b/c", "must be a key"),
         ({"node_selector": {"zone": "a b"}}, "node_selector.zone", "letters, digits"),
-        ({"node_selector": {"gpu": True}}, "node_selector.gpu", 'must be a string write it in quotes, such as "true"'),
+        ({"node_selector": {"gpu": True}}, "node_selector.gpu", 'must be a string write it in quotes: "true"'),
         ({"labels": {"headrace/run": "x"}}, "labels.headrace/run", "headrace's own"),
         ({"resources": {"limits": {"memory": "16 Gi"}}}, "resources.limits.memory", "must be a quantity"),
         ({"resources": {"limits": {"cpu": -1}}}, "resources.limits.cpu", "must be a quantity"),

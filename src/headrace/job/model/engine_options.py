@@ -8,9 +8,9 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from headrace.job.model import field_types
-from headrace.job.model.field_types import AsList, AsMapping, one_line
+from headrace.job.model.field_types import AsList, AsMapping, matching, trimmed, whole
 from headrace.job.model.frozen_model import Part
-from headrace.job.problems.finding import broken, show
+from headrace.job.problems.finding import broken
 
 
 class LocalPorts(Part):
@@ -122,52 +122,30 @@ _OF_STEP = {
 }
 """The same for srun."""
 
-_CLUSTER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-_OPTION = re.compile(r"--[a-z][a-z-]*(=.*)?|-[A-Za-z].*")
+_LONG = r"--[a-z][a-z-]*(=.*)?"
 
 
-def _value(value: object) -> str:
-    text = one_line(value, 1, 256)
-    if text != text.strip():
-        raise broken("must not begin or end with a blank", seen=show(text))
-    return text
+def _option(rule: str, pattern: str, key: str, ours: dict[str, str]) -> BeforeValidator:
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise broken(rule)
+        name = text.partition("=")[0] if text.startswith("--") else text[:2]
+        if name in ours:
+            raise broken(f"{name} is not for {key}", hint=ours[name])
+        return text
+
+    return BeforeValidator(check)
 
 
-def _option(value: object) -> str:
-    text = _value(value)
-    if not _OPTION.fullmatch(text):
-        raise broken("must be an option of sbatch, such as '--mem=64G' or '-x node7'", seen=show(text))
-    name = text.partition("=")[0] if text.startswith("--") else text[:2]
-    if name in _OURS:
-        raise broken(f"{name} is not for options", seen=show(text), hint=_OURS[name])
-    return text
-
-
-def _step_option(value: object) -> str:
-    text = _value(value)
-    if not text.startswith("--") or not _OPTION.fullmatch(text):
-        raise broken("must be a long option of srun, such as '--container-image=/shared/image.sqsh'", seen=show(text))
-    name = text.partition("=")[0]
-    if name in _OF_STEP:
-        raise broken(f"{name} is not for step_options", seen=show(text), hint=_OF_STEP[name])
-    return text
-
-
-def _margin(value: object) -> int:
-    return field_types.whole(0, field_types.MAX_RUN_LIMIT, " seconds")(value)
-
-
-def _cluster(value: object) -> str:
-    text = _value(value)
-    if not _CLUSTER.fullmatch(text) or text == "all":
-        raise broken("must be the name of one cluster of Slurm", seen=show(text))
-    return text
-
-
-SbatchValue = Annotated[str, BeforeValidator(_value)]
-ClusterName = Annotated[str, BeforeValidator(_cluster)]
-SbatchOptions = Annotated[tuple[Annotated[str, BeforeValidator(_option)], ...], AsList]
-StepOptions = Annotated[tuple[Annotated[str, BeforeValidator(_step_option)], ...], AsList]
+_VALUE = trimmed(1, 256)
+_SBATCH = "must be an option of sbatch, such as '--mem=64G' or '-x node7'"
+_SRUN = "must be a long option of srun, such as '--container-image=/shared/image.sqsh'"
+SbatchValue = Annotated[str, _VALUE]
+ClusterName = Annotated[
+    str, matching("must be the name of one cluster of Slurm", r"(?!all$)[A-Za-z0-9_][A-Za-z0-9_.-]*"), _VALUE
+]
+SbatchOption = Annotated[str, _option(_SBATCH, rf"{_LONG}|-[A-Za-z].*", "options", _OURS), _VALUE]
+StepOption = Annotated[str, _option(_SRUN, _LONG, "step_options", _OF_STEP), _VALUE]
 
 
 class SlurmNodes(Part):
@@ -189,8 +167,8 @@ class SlurmNodes(Part):
     gres: SbatchValue | None = None
     account: SbatchValue | None = None
     qos: SbatchValue | None = None
-    options: SbatchOptions = ()
-    step_options: StepOptions = ()
+    options: Annotated[tuple[SbatchOption, ...], AsList] = ()
+    step_options: Annotated[tuple[StepOption, ...], AsList] = ()
 
 
 class SlurmOptions(SlurmNodes):
@@ -225,7 +203,7 @@ class SlurmOptions(SlurmNodes):
     launcher: field_types.Command | None = None
     python: SbatchValue | None = None
     isolation: field_types.NodeIsolation = "auto"
-    time_margin: Annotated[int, BeforeValidator(_margin)] = 600
+    time_margin: Annotated[int, BeforeValidator(whole(0, field_types.MAX_RUN_LIMIT, " seconds"))] = 600
     start_timeout: field_types.Seconds = 600.0
     stop_grace: field_types.StopGrace = 30.0
 

@@ -74,13 +74,10 @@ MAX_COST_LIMIT = 1e9
 
 _CUT_DIGITS = 8
 JOB_NAME_CHARACTERS = 63
-_JOB_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
 _CHANNEL_NAME = re.compile(r"[A-Za-z0-9.\-_]+")
-_VARIABLE = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _AMOUNT = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 _OCTET = r"(?:0|[1-9][0-9]?|1[0-9]{2}|2[0-4][0-9]|25[0-5])"
-_PREFIX = re.compile(rf"127\.{_OCTET}\.{_OCTET}")
 
 
 def cut_name(name: str, most: int) -> str:
@@ -138,7 +135,7 @@ def text_of(value: object) -> str:
         if lone:
             raise broken(_surrogate_rule(lone), hint="write the character itself, or both halves of its pair")
         return value
-    hint = f'write it in quotes: "{value}"' if isinstance(value, (int, float)) and not isinstance(value, bool) else ""
+    hint = f'write it in quotes: "{json.dumps(value)}"' if isinstance(value, (int, float)) else ""
     raise broken("must be a string", hint=hint)
 
 
@@ -156,17 +153,6 @@ def one_line(value: object, low: int, high: int) -> str:
     if "\n" in text or "\0" in text:
         raise broken("must be one line, without NUL characters")
     return text
-
-
-def _job_name(value: object) -> str:
-    text = text_of(value)
-    if not _JOB_NAME.fullmatch(text) or len(text) > JOB_NAME_CHARACTERS:
-        raise broken("must be 1 to 63 letters, digits and hyphens, and start and end with a letter or digit")
-    return text
-
-
-def _group_name(value: object) -> str:
-    return one_line(value, 1, 64)
 
 
 def _channel_name(value: object) -> str:
@@ -203,17 +189,6 @@ def _hyperparameter_value(value: object) -> object:
     return value
 
 
-def _variable_name(value: object) -> str:
-    text = sized(value, 1, 512)
-    if not _VARIABLE.fullmatch(text):
-        raise broken("a variable name must be letters, digits and underscores, and not start with a digit")
-    return text
-
-
-def _variable_value(value: object) -> str:
-    return without_nul(sized(value, 0, 512))
-
-
 def _instance_type(value: object) -> str:
     text = text_of(value)
     if text in instance_types.KNOWN or text in THIS_MACHINE:
@@ -235,26 +210,42 @@ def whole(low: int, high: int | None = None, unit: str = "") -> Callable[[object
     return check
 
 
-def _stop_grace(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise broken("must be a number of seconds")
-    if not 0 <= value <= 3600:
-        raise broken("must be 0 to 3600 seconds")
-    return float(value)
+def number(rule: str, fits: Callable[[float], bool], hint: str = "") -> BeforeValidator:
+    """Makes the check of a number; `rule` says which ones fit."""
+
+    def check(value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not fits(value):
+            raise broken(rule, hint=hint)
+        return float(value)
+
+    return BeforeValidator(check)
 
 
-def _seconds(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise broken("must be a number of seconds")
-    if not 0 < value <= MAX_RUN_LIMIT:
-        raise broken(f"must be above 0 and at most {MAX_RUN_LIMIT} seconds (28 days)")
-    return float(value)
+def matching(rule: str, pattern: str, sizes: tuple[int, int] | None = None, hint: str = "") -> BeforeValidator:
+    """Makes the check of a text that a pattern describes as a whole; `rule` says it in words.
+
+    Args:
+        sizes: least and greatest number of characters of one line; None where the pattern says it.
+    """
+    compiled = re.compile(pattern)
+
+    def check(value: object) -> str:
+        text = text_of(value) if sizes is None else one_line(value, *sizes)
+        if not compiled.fullmatch(text):
+            raise broken(rule, hint=hint)
+        return text
+
+    return BeforeValidator(check)
 
 
-def _record_interval(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1 <= value <= 3600:
-        raise broken("must be 1 to 3600 seconds")
-    return float(value)
+def trimmed(low: int, high: int) -> BeforeValidator:
+    """Makes the check of one line without blanks at its ends."""
+    return matching("must not begin or end with a blank", r"(?:\S(?:.*\S)?)?", (low, high))
+
+
+def line(low: int, high: int) -> BeforeValidator:
+    """Makes the check of one line of `low` to `high` characters."""
+    return BeforeValidator(lambda value: one_line(value, low, high))
 
 
 def _amount(value: object) -> float:
@@ -274,27 +265,22 @@ def _amount(value: object) -> float:
     return float(number)
 
 
-def _priced_region(value: object) -> str:
-    return _one_of_regions(value, prices.regions(), "a region whose prices are known")
-
-
-def _region(value: object) -> str:
-    return _one_of_regions(value, known_regions(), "a region of AWS")
-
-
 @functools.cache
 def known_regions() -> tuple[str, ...]:
     """Returns the regions of AWS that headrace knows: those with a price, and those with images for training."""
     return tuple(sorted({*prices.regions(), *aws_facts.known_regions()}))
 
 
-def _one_of_regions(value: object, known: tuple[str, ...], what: str) -> str:
-    text = text_of(value)
-    if text not in known:
-        near = nearest(text, known)
-        hint = f"did you mean {near!r}?" if near else f"there are {', '.join(known)}"
-        raise broken(f"must be {what}", hint=hint)
-    return text
+def _region_of(known: Callable[[], tuple[str, ...]], what: str) -> Callable[[object], str]:
+    def check(value: object) -> str:
+        text = text_of(value)
+        if text not in known():
+            near = nearest(text, known())
+            hint = f"did you mean {near!r}?" if near else f"there are {', '.join(known())}"
+            raise broken(f"must be {what}", hint=hint)
+        return text
+
+    return check
 
 
 def without_nul(text: str) -> str:
@@ -351,20 +337,6 @@ def _id_set(what: str) -> Callable[[object], str]:
     return check
 
 
-def _cpu_share(value: object) -> float:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or value <= 0:  # type: ignore[arg-type, operator]
-        raise broken("must be a number above 0")
-    return float(value)  # type: ignore[arg-type]
-
-
-def _address_prefix(value: object) -> str:
-    text = text_of(value)
-    if not _PREFIX.fullmatch(text):
-        raise broken("must be the first three octets of a loopback address, such as '127.0.1'")
-    return text
-
-
 class _OneOf:
     """The check of a `Literal`: a text that must be one of a few."""
 
@@ -404,8 +376,14 @@ def as_tuple(value: object, what: str) -> tuple[object, ...]:
 
 AsMapping = BeforeValidator(_mapping)
 AsList = BeforeValidator(_sequence)
-JobName = Annotated[str, BeforeValidator(_job_name)]
-GroupName = Annotated[str, BeforeValidator(_group_name)]
+JobName = Annotated[
+    str,
+    matching(
+        "must be 1 to 63 letters, digits and hyphens, and start and end with a letter or digit",
+        rf"(?!.{{{JOB_NAME_CHARACTERS + 1}}})[a-zA-Z0-9](-*[a-zA-Z0-9])*",
+    ),
+]
+GroupName = Annotated[str, line(1, 64)]
 GroupNames = Annotated[tuple[GroupName, ...], AsList]
 InstanceType = Annotated[
     str, BeforeValidator(_instance_type), WithJsonSchema({"type": "string", "enum": sorted(instance_types.KNOWN)})
@@ -413,11 +391,12 @@ InstanceType = Annotated[
 InstanceCount = Annotated[int, BeforeValidator(whole(1))]
 HyperparameterKey = Annotated[str, BeforeValidator(_hyperparameter_key)]
 HyperparameterValue = Annotated[JsonValue, BeforeValidator(_hyperparameter_value)]
-VariableName = Annotated[str, BeforeValidator(_variable_name)]
-VariableValue = Annotated[str, BeforeValidator(_variable_value)]
+_VARIABLE_NAME = "a variable name must be letters, digits and underscores, and not start with a digit"
+VariableName = Annotated[str, matching(_VARIABLE_NAME, "[a-zA-Z_][a-zA-Z0-9_]*", (1, 512))]
+VariableValue = Annotated[str, BeforeValidator(lambda value: without_nul(sized(value, 0, 512)))]
 ChannelName = Annotated[str, BeforeValidator(_channel_name)]
-ContentType = Annotated[str, BeforeValidator(lambda value: one_line(value, 0, 256))]
-AttributeNames = Annotated[tuple[Annotated[str, BeforeValidator(lambda value: one_line(value, 1, 256))], ...], AsList]
+ContentType = Annotated[str, line(0, 256)]
+AttributeNames = Annotated[tuple[Annotated[str, line(1, 256)], ...], AsList]
 DataDistribution = Annotated[Literal["FullyReplicated", "ShardedByS3Key"], _OneOf()]
 DataType = Annotated[Literal["S3Prefix", "ManifestFile", "AugmentedManifestFile"], _OneOf()]
 InputMode = Annotated[Literal["File", "FastFile", "Pipe"], _OneOf()]
@@ -431,25 +410,26 @@ Command = Annotated[
     tuple[Annotated[str, BeforeValidator(lambda value: without_nul(sized(value, 0, 256)))], ...],
     BeforeValidator(_command),
 ]
-MpiOptions = Annotated[str, BeforeValidator(lambda value: one_line(value, 0, 2500))]
+MpiOptions = Annotated[str, line(0, 2500)]
 TfWorkers = Annotated[int, BeforeValidator(whole(1, 64))]
 Attempts = Annotated[int, BeforeValidator(whole(1, 30))]
 Restarts = Annotated[int, BeforeValidator(whole(0, 1000))]
 Hosts = Annotated[int, BeforeValidator(whole(1, 1000))]
-Seconds = Annotated[float, BeforeValidator(_seconds)]
-RecordInterval = Annotated[float, BeforeValidator(_record_interval)]
+_SECONDS = f"must be above 0 and at most {MAX_RUN_LIMIT} seconds (28 days)"
+Seconds = Annotated[float, number(_SECONDS, lambda value: 0 < value <= MAX_RUN_LIMIT)]
+RecordInterval = Annotated[float, number("must be 1 to 3600 seconds", lambda value: 1 <= value <= 3600)]
 MaxWait = Annotated[int, BeforeValidator(whole(1))]
 MaxPending = Annotated[int, BeforeValidator(whole(1800, MAX_RUN_LIMIT, " seconds"))]
 MaxRun = Annotated[int, BeforeValidator(whole(1, MAX_RUN_LIMIT, " seconds (28 days)"))]
 Amount = Annotated[float, BeforeValidator(_amount), WithJsonSchema({"type": ["number", "string"]})]
-Region = Annotated[str, BeforeValidator(_region)]
-PricedRegion = Annotated[str, BeforeValidator(_priced_region)]
-Interpreter = Annotated[str, BeforeValidator(lambda value: one_line(value, 1, 4096))]
-StopGrace = Annotated[float, BeforeValidator(_stop_grace)]
+Region = Annotated[str, BeforeValidator(_region_of(known_regions, "a region of AWS"))]
+PricedRegion = Annotated[str, BeforeValidator(_region_of(prices.regions, "a region whose prices are known"))]
+Interpreter = Annotated[str, line(1, 4096)]
+StopGrace = Annotated[float, number("must be a number of seconds, 0 to 3600", lambda value: 0 <= value <= 3600)]
 _IDS = WithJsonSchema({"type": ["string", "integer"]})  # YAML reads one id as a number
 CpuSet = Annotated[str, BeforeValidator(_id_set("CPU")), _IDS]
 GpuSet = Annotated[str, BeforeValidator(_id_set("GPU")), _IDS]
-CpuShare = Annotated[float, BeforeValidator(_cpu_share)]
+CpuShare = Annotated[float, number("must be a number above 0", lambda value: 0 < value < math.inf)]
 HyperparametersAs = Annotated[Literal["arguments", "file"], _OneOf()]
 EarlierOutput = Annotated[Literal["replace", "refuse"], _OneOf()]
 RetryOn = Annotated[Literal["infrastructure", "any"], _OneOf()]
@@ -457,7 +437,8 @@ Isolation = Annotated[Literal["auto", "none", "shared_network", "namespace"], _O
 NodeIsolation = Annotated[Literal["auto", "none", "shared_network"], _OneOf()]
 Limits = Annotated[Literal["auto", "none"], _OneOf()]
 Bandwidth = Annotated[str, BeforeValidator(_bandwidth)]
-AddressPrefix = Annotated[str, BeforeValidator(_address_prefix)]
+_LOOPBACK = "must be the first three octets of a loopback address, such as '127.0.1'"
+AddressPrefix = Annotated[str, matching(_LOOPBACK, rf"127\.{_OCTET}\.{_OCTET}")]
 Port = Annotated[int, BeforeValidator(whole(1, 65535))]
 
 

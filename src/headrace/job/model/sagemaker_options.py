@@ -7,59 +7,31 @@ others are keys of the job.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Annotated, Literal
 
 from pydantic import AliasChoices, BeforeValidator, Field, JsonValue
 
 from headrace.catalog.prices import is_region
 from headrace.job.model import field_types
-from headrace.job.model.field_types import AsList, AsMapping, one_line, one_of, text_of, whole
+from headrace.job.model.field_types import AsList, AsMapping, line, matching, number, one_line, one_of, text_of, whole
 from headrace.job.model.frozen_model import Part
 from headrace.job.problems.finding import broken
 
-
-def matching(pattern: str, low: int, high: int, what: str) -> Callable[[object], str]:
-    """Makes the check of a text of `low` to `high` characters that a pattern describes.
-
-    Args:
-        pattern: regular expression of the whole text.
-        low: least number of characters.
-        high: greatest number of characters.
-        what: what the text must be, in words.
-    """
-    compiled = re.compile(pattern)
-
-    def check(value: object) -> str:
-        text = one_line(value, low, high)
-        if not compiled.fullmatch(text):
-            raise broken(f"must be {what}")
-        return text
-
-    return check
-
-
-_LETTERS = r"[\w .:/=+\-@]*"
-Image = Annotated[str, BeforeValidator(lambda value: one_line(value, 1, 255))]
-Role = Annotated[str, BeforeValidator(lambda value: one_line(value, 1, 2048))]
-Version = Annotated[str, BeforeValidator(lambda value: one_line(value, 1, 64))]
-KmsKey = Annotated[str, BeforeValidator(matching(r"[a-zA-Z0-9:/_-]*", 0, 2048, "a key of KMS: its id, ARN or alias"))]
-NetworkId = Annotated[str, BeforeValidator(matching(r"[-0-9a-zA-Z]+", 1, 32, "an id of letters, digits and hyphens"))]
+_LETTERS = ("must be letters, digits, blanks and _.:/=+-@", r"[\w .:/=+\-@]*")
+Image = Annotated[str, line(1, 255)]
+Role = Annotated[str, line(1, 2048)]
+Version = Annotated[str, line(1, 64)]
+KmsKey = Annotated[str, matching("must be a key of KMS: its id, ARN or alias", "[a-zA-Z0-9:/_-]*", (0, 2048))]
+NetworkId = Annotated[str, matching("must be an id of letters, digits and hyphens", "[-0-9a-zA-Z]+", (1, 32))]
 Subnets = Annotated[tuple[NetworkId, ...], AsList]
 SecurityGroups = Annotated[tuple[NetworkId, ...], AsList]
 Gigabytes = Annotated[int, BeforeValidator(whole(0))]
 KeepAlive = Annotated[int, BeforeValidator(whole(0, 21600, " seconds"))]
-TrainingPlan = Annotated[
-    str,
-    BeforeValidator(
-        matching(
-            r"arn:aws[a-z\-]*:sagemaker:[a-z0-9\-]*:[0-9]{12}:training-plan/.*", 50, 2048, "the ARN of a training plan"
-        )
-    ),
-]
-TagKey = Annotated[str, BeforeValidator(matching(_LETTERS, 1, 128, "letters, digits, blanks and _.:/=+-@"))]
-TagValue = Annotated[str, BeforeValidator(matching(_LETTERS, 0, 256, "letters, digits, blanks and _.:/=+-@"))]
-MetricName = Annotated[str, BeforeValidator(lambda value: one_line(value, 1, 255))]
+_PLAN_ARN = r"arn:aws[a-z\-]*:sagemaker:[a-z0-9\-]*:[0-9]{12}:training-plan/.*"
+TrainingPlan = Annotated[str, matching("must be the ARN of a training plan", _PLAN_ARN, (50, 2048))]
+TagKey = Annotated[str, matching(*_LETTERS, (1, 128))]
+TagValue = Annotated[str, matching(*_LETTERS, (0, 256))]
+MetricName = Annotated[str, line(1, 255)]
 
 
 def with_group(value: object) -> str:
@@ -131,19 +103,6 @@ def _url(value: object) -> str:
     return text.rstrip("/")
 
 
-def _stop_grace(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= LONGEST_STOP:
-        hint = "SageMaker kills a container 120 s after it was asked to stop"
-        raise broken(f"must be 0 to {LONGEST_STOP:g} seconds", hint=hint)
-    return float(value)
-
-
-def _delay(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 3600:
-        raise broken("must be 0 to 3600 seconds")
-    return float(value)
-
-
 def _some(value: object) -> object:
     if isinstance(value, (list, tuple)) and not value:
         raise broken("must name at least one reason", seen="[]", hint="leave it out for the usual ones")
@@ -152,15 +111,18 @@ def _some(value: object) -> object:
 
 AwsRegion = Annotated[str, BeforeValidator(_region)]
 Url = Annotated[str, BeforeValidator(_url)]
-Profile = Annotated[str, BeforeValidator(lambda value: one_line(value, 1, 256))]
+Profile = Annotated[str, line(1, 256)]
 FrameworkName = Annotated[Literal["pytorch", "tensorflow"], one_of]
 Naming = Annotated[Literal["run", "job"], one_of]
 ServiceName = Annotated[Literal["sagemaker", "s3", "logs", "cloudwatch", "sts"], one_of]
 Reason = Annotated[
     Literal["CapacityError", "InsufficientCapacityError", "ResourceLimitExceeded", "InternalServerError"], one_of
 ]
-StopGrace = Annotated[float, BeforeValidator(_stop_grace)]
-Delay = Annotated[float, BeforeValidator(_delay)]
+_KILLED = "SageMaker kills a container 120 s after it was asked to stop"
+StopGrace = Annotated[
+    float, number(f"must be 0 to {LONGEST_STOP:g} seconds", lambda value: 0 <= value <= LONGEST_STOP, _KILLED)
+]
+Delay = Annotated[float, number("must be 0 to 3600 seconds", lambda value: 0 <= value <= 3600)]
 Resubmissions = Annotated[int, BeforeValidator(whole(1, 100))]
 
 
