@@ -28,7 +28,7 @@ from headrace.feed.identifiers import SlabNumber
 from headrace.feed.loader import data_loader as loader_module
 from headrace.feed.loader.device import DeviceBatches, PlainDevice, find_device, find_pinning
 from headrace.feed.loader.supply import Supply
-from headrace.feed.plan.pass_progress import Progress
+from headrace.feed.plan.bookmark import Progress
 
 
 class Luggage:

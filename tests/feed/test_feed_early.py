@@ -14,7 +14,7 @@ from effort import SOAK
 
 from headrace.errors import PositionError
 from headrace.feed import DataLoader
-from headrace.feed.plan.pass_progress import Place, Progress
+from headrace.feed.plan.bookmark import Place, Progress
 from headrace.feed.plan.state_dict import packed_steps, unpacked_steps
 
 WINDOW = 6

@@ -29,8 +29,8 @@ from headrace.feed.client.worker_pool import Kind, Worker
 from headrace.feed.loader.supply import Inline, LaneBatches, LaneMaker, Served
 from headrace.feed.pipelines.fetch import Built
 from headrace.feed.pipelines.seeds import PreservedGenerators
+from headrace.feed.plan.bookmark import Progress
 from headrace.feed.plan.lane_pass import LanePass, Lanes
-from headrace.feed.plan.pass_progress import Progress
 from headrace.feed.plan.state_dict import LaneState, Position
 from headrace.feed.sources.source import Source
 from headrace.feed.streams.stream import Stream
@@ -121,7 +121,7 @@ def _seldom(row: Any) -> bool:
 
 def _draws(start: LaneState | None, step: int, seed: int, rows: int, lanes: Lanes) -> LanePass:
     begins = Position(3, step, 0, "lanes", False, False, seed=seed, lanes=start)
-    return LanePass(lanes, range(lanes.count), begins, rows, None)
+    return LanePass(Progress(3, step), lanes, range(lanes.count), begins, rows, None)
 
 
 def simulate(world: World, seed: int) -> SessionStats:
@@ -166,20 +166,22 @@ def _simulate(
     readers: LaneReaders,
     make_pool: Callable[[], LanePool],
 ) -> SessionStats:
-    draws, progress = _draws(None, 0, seed, rows, lanes), Progress(3)
+    draws = _draws(None, 0, seed, rows, lanes)
+    progress = draws.progress
     make = LaneMaker(built, readers, _fail, shared=False)
     inline = Inline(LaneBatches(built, draws, progress, SessionStats(), make), draws)
-    expected, consumed = [], [_lanes_of(draws, 0)]
+    expected, consumed = [], [_lanes_of(draws)]
     while (made := inline.fetch()) is not None:
         expected.append(flat(made[0]))
-        consumed.append(_lanes_of(draws, progress.step))
+        consumed.append(_lanes_of(draws))
     lengths = dict(consumed[-1].taken)
     stats, memory = SessionStats(), chance.choice([2, 5, 16]) * GRANULE  # a batch takes one granule
     start, step, stop = None, 0, chance.randrange(len(expected) + 1)
     for last in (stop, len(expected)):
         pool = make_pool()
         pool.readers = {}
-        draws, progress = _draws(start, step, seed, rows, lanes), Progress(3, step)
+        draws = _draws(start, step, seed, rows, lanes)
+        progress = draws.progress
         session = Session(
             pool,
             messages.Open(1, "m:f", {}, "", "", True, lanes=lanes.count),
@@ -197,7 +199,7 @@ def _simulate(
                 made = served.fetch()
                 assert made is not None
                 assert flat(made[0]) == expected[progress.step - 1]
-                kept = _lanes_of(draws, progress.step)
+                kept = _lanes_of(draws)
                 assert kept.taken == consumed[progress.step].taken
                 assert all(dict(kept.taken)[lane] == lengths[lane] for lane in kept.ended)
             if last == len(expected):
@@ -205,16 +207,16 @@ def _simulate(
         finally:
             session.close()
             pool.close()
-        kept = _lanes_of(draws, progress.step)
+        kept = _lanes_of(draws)
         tokens = [token for token in kept.tokens if chance.random() < 0.5]
         start, step = msgspec.structs.replace(kept, tokens=tokens), progress.step
     assert stats.purity_failures == 0
     return stats
 
 
-def _lanes_of(draws: LanePass, step: int) -> LaneState:
+def _lanes_of(draws: LanePass) -> LaneState:
     """Returns what a state says of the lanes, as it is saved."""
-    position = draws.position(BEGINNING, Progress(3, step))
+    position = draws.position(BEGINNING)
     lanes = Position.from_state(json.loads(json.dumps(position.to_state()))).lanes
     assert lanes is not None
     return lanes

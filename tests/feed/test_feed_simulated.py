@@ -27,9 +27,9 @@ from headrace.feed.client.session import Session
 from headrace.feed.client.work_units import Request
 from headrace.feed.identifiers import WorkerNumber
 from headrace.feed.pipelines.fetch import Built
+from headrace.feed.plan.bookmark import Place, Progress
 from headrace.feed.plan.epoch import BatchPlan, EpochPlan
 from headrace.feed.plan.orders.mixed_order import MixedOrder
-from headrace.feed.plan.pass_progress import Place, Progress
 from headrace.feed.wire import messages
 
 SCHEDULES = int(os.environ.get("HEADRACE_SCHEDULES") or (20_000 if os.environ.get("HEADRACE_SOAK") == "1" else 65))

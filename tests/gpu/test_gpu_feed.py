@@ -22,7 +22,7 @@ from headrace.errors import FeedError
 from headrace.feed import DataLoader
 from headrace.feed.batch.slab import CudaPinning
 from headrace.feed.loader.device import DeviceBatches, open_device
-from headrace.feed.plan.pass_progress import Progress
+from headrace.feed.plan.bookmark import Progress
 
 BUSY_CYCLES = 500_000_000  # a quarter of a second and more on the GPUs of these years
 ROWS = 400

@@ -36,10 +36,10 @@ from headrace.feed.pipelines.factory import Pipeline
 from headrace.feed.pipelines.fetch import Built, stacks_rows, standard_collate
 from headrace.feed.pipelines.purity import PurityReport, check, spread
 from headrace.feed.pipelines.seeds import PreservedGenerators
+from headrace.feed.plan.bookmark import Place, PlannedPass, Progress
 from headrace.feed.plan.epoch import EpochPlan, PlanBatchSampler, PlanSampler, Shard, in_sequence
 from headrace.feed.plan.orders.length_buckets import Buckets
 from headrace.feed.plan.orders.order import Window
-from headrace.feed.plan.pass_progress import Begun, Place, Progress
 from headrace.feed.plan.planner import CountedPlanner, KnownFacts, LanePlanner, Planner
 from headrace.feed.plan.shard_map import data_digest
 from headrace.feed.plan.state_dict import MAX_WINDOW
@@ -522,7 +522,7 @@ class DataLoader:
         policy = dataclasses.replace(self._options.policy, prefetch=self.prefetch_factor, pinning=pinning)
         return Session(self._worker_pool(), self._opening, policy, self._stats, warn_user, self._tuner)
 
-    def _pass(self, begun: Begun, progress: Progress, built: Built) -> Pass:
+    def _pass(self, begun: PlannedPass, progress: Progress, built: Built) -> Pass:
         if begun.lanes is None:
             skipped = self._stats.skipped if self._options.policy.on_error == "skip" else None
             return CountedPass(built, progress, begun.end_step, skipped)
@@ -530,10 +530,10 @@ class DataLoader:
         make = LaneMaker(built, readers, warn_user, shared=self._planner.world_size > 1)
         return LaneBatches(built, begun.lanes, progress, self._stats, make)
 
-    def _load(self, begun: Begun, progress: Progress) -> Supply:
+    def _load(self, begun: PlannedPass, progress: Progress) -> Supply:
         return Inline(self._pass(begun, progress, self._local()), begun.plans)
 
-    def _serve(self, begun: Begun, progress: Progress) -> Supply:
+    def _serve(self, begun: PlannedPass, progress: Progress) -> Supply:
         endless, begins = begun.end_step is not None, progress.place != Place(0)
         session, epoch = self._sessions.take(self._make_session)
         batches = self._pass(begun, progress, self._unbuilt(None))

@@ -22,7 +22,7 @@ from headrace.feed.batch import pytree
 from headrace.feed.batch.slab import CudaPinning
 from headrace.feed.batch.tensors import is_tensor
 from headrace.feed.loader.supply import Supply
-from headrace.feed.plan.pass_progress import Place, Progress
+from headrace.feed.plan.bookmark import Place, Progress
 
 if TYPE_CHECKING:
     import torch

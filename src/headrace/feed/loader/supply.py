@@ -20,10 +20,9 @@ from headrace.feed.metrics.step_meter import StepMeter
 from headrace.feed.pipelines.fetch import Built, RowFailed, SampleAddresses, collated, make_whole
 from headrace.feed.pipelines.lane_datasets import one_rank_shown
 from headrace.feed.pipelines.seeds import PreservedGenerators
-from headrace.feed.plan.bookmark import Bookmark
+from headrace.feed.plan.bookmark import Bookmark, Place, Progress, Stage
 from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.plan.lane_pass import LaneDraw, LanePart, LanePass
-from headrace.feed.plan.pass_progress import Place, Progress
 from headrace.feed.wire.remote_errors import in_short, remote_error
 from headrace.feed.worker.lane_reader import LaneFailed, LaneReaders
 
@@ -541,11 +540,11 @@ class Iteration(Iterator[Any]):
 
     def _settle(self, begin: Callable[[], tuple[Supply, Progress]]) -> None:
         """The first batch is asked for: this settles which epoch it is."""
-        if self._progress.stepped_back:
+        if self._progress.stage is Stage.LEFT:
             self._batches.end(complete=False)
             self._batches, self._progress = begin()
             self._peeked = None
-        self._begin, self._progress.begun = None, True
+        self._begin, self._progress.stage = None, Stage.BEGUN
 
     def _end(self, *, complete: bool) -> None:
         self._ended, self._peeked = True, None

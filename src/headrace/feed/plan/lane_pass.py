@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from headrace.errors import PositionError
+from headrace.feed.plan.bookmark import PlannedPass, Progress, Stage
 from headrace.feed.plan.epoch import BatchPlan
-from headrace.feed.plan.pass_progress import Followed, Progress
 from headrace.feed.plan.state_dict import LaneState, LaneToken, Position
 from headrace.feed.wire.messages import Draw, Drawn
 
@@ -169,10 +169,11 @@ class _Slot:
     held: deque[tuple[LaneDraw, Any]] = field(default_factory=deque)
 
 
-class LanePass(Followed, Iterator[BatchPlan]):
+class LanePass(PlannedPass, Iterator[BatchPlan]):
     """One pass over the lanes of a rank: it iterates over what is asked for. See the module.
 
     Args:
+        progress: of the pass.
         lanes: of the loader.
         own: the rank's lanes.
         begins: where the pass begins.
@@ -193,6 +194,7 @@ class LanePass(Followed, Iterator[BatchPlan]):
 
     def __init__(
         self,
+        progress: Progress,
         lanes: Lanes,
         own: Sequence[int],
         begins: Position,
@@ -201,6 +203,8 @@ class LanePass(Followed, Iterator[BatchPlan]):
         *,
         replays: bool = False,
     ) -> None:
+        super().__init__(progress)
+        self.plans, self.lanes = self, self
         assert begins.seed is not None, "the loader has one by now"
         self._lanes, self.epoch, self.seed, self._batched = lanes, begins.epoch, begins.seed, batch_size is not None
         start = begins.lanes if begins.lanes is not None and not replays else LaneState(lanes.count)
@@ -359,30 +363,27 @@ class LanePass(Followed, Iterator[BatchPlan]):
         reached, ended = max(before.taken, taken.taken), before.ended or taken.ended
         base[taken.lane] = _Taken(taken.step, taken.lane, reached, ended, token)
 
-    def position(self, beginning: Position, progress: Progress) -> Position:
-        """See `Followed`."""
-        return self._position(beginning, progress.step)
+    def position(self, beginning: Position) -> Position:
+        """See `PlannedPass`."""
+        return self._position(beginning, self.progress.step)
 
-    def position_after(self, beginning: Position, progress: Progress, step: int) -> Position:
-        """See `Followed`."""
-        if progress.ended and step == progress.step:
-            return msgspec.structs.replace(beginning, epoch=progress.epoch + 1)
-        if step > progress.step:
-            raise PositionError(f"the place at step {step} is not known: the pass is at step {progress.step}")
+    def position_after(self, beginning: Position, step: int) -> Position:
+        """See `PlannedPass`."""
+        if self.progress.stage is Stage.ENDED and step == self.progress.step:
+            return msgspec.structs.replace(beginning, epoch=self.epoch + 1)
+        if step > self.progress.step:
+            raise PositionError(f"the place at step {step} is not known: the pass is at step {self.progress.step}")
         return self._position(beginning, step)
 
     def _position(self, beginning: Position, step: int) -> Position:
         if self.replay:
             return self._before
-        lanes = self._state(step)
-        if lanes is None:
-            raise PositionError(f"the place at step {step} is not known: the pass is at step {self.step}")
-        return msgspec.structs.replace(beginning, epoch=self.epoch, step=step, lanes=lanes)
-
-    def _state(self, step: int) -> LaneState | None:
         oldest = max((base.step for base in self._base.values()), default=0)
         if not oldest <= step <= self.step:
-            return None
+            raise PositionError(f"the place at step {step} is not known: the pass is at step {self.step}")
+        return msgspec.structs.replace(beginning, epoch=self.epoch, step=step, lanes=self._state(step))
+
+    def _state(self, step: int) -> LaneState:
         found = self._latest
         if step < self.step:
             found = dict(self._base)

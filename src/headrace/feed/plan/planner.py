@@ -13,7 +13,7 @@ import hashlib
 import itertools
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -23,16 +23,15 @@ from numpy.typing import NDArray
 from headrace.errors import PipelineError, PositionError
 from headrace.feed.pipelines.factory import Pipeline, encoded
 from headrace.feed.pipelines.lane_datasets import is_uncounted, refuse_own_ranks, require_openable
-from headrace.feed.plan.bookmark import Bookmark
-from headrace.feed.plan.epoch import BatchPlan, EpochPlan, Shard
+from headrace.feed.plan.bookmark import Bookmark, OwnPass, PlannedPass, Progress, without
+from headrace.feed.plan.epoch import EpochPlan, Shard
 from headrace.feed.plan.lane_pass import LanePass, Lanes
 from headrace.feed.plan.orders.length_buckets import Bucketing
 from headrace.feed.plan.orders.mixed_order import MixedOrder
 from headrace.feed.plan.orders.order import Order, RowOrder, Window
-from headrace.feed.plan.pass_progress import Begun, CountedEpoch, Progress, without
 from headrace.feed.plan.shard_map import in_key_order
 from headrace.feed.plan.state_dict import LaneState, Position, SamplerState, pipeline_name
-from headrace.feed.plan.torch_samplers import BOTH, LoaderSeeds, SampledPass, SamplerSource, order_seed
+from headrace.feed.plan.torch_samplers import BOTH, LoaderSeeds, SampledPass, SamplerSource, order_seed, waiting_state
 from headrace.feed.wire.messages import Mixing
 
 if TYPE_CHECKING:
@@ -161,7 +160,7 @@ class Planner(abc.ABC):
         self._shard, self._batch_size = shard, batch_size
 
     @abc.abstractmethod
-    def begin(self, source: SamplerSource | None) -> Begun:
+    def begin(self, source: SamplerSource | None) -> PlannedPass:
         """A pass begins.
 
         Args:
@@ -178,7 +177,7 @@ class Planner(abc.ABC):
         if batches is not None:
             place = self.bookmark.position_after(beginning, batches)
         else:
-            place = self.bookmark.position(beginning, source)
+            place = self.bookmark.position(beginning)
         return self._noted(place).to_state()
 
     def _noted(self, place: Position) -> Position:
@@ -273,16 +272,19 @@ class CountedPlanner(Planner):
         bucketing = self.bucketing
         return f" {bucketing.buckets.name} {bucketing.digest}" if bucketing is not None else ""
 
-    def begin(self, source: SamplerSource | None) -> Begun:
+    def begin(self, source: SamplerSource | None) -> PlannedPass:
         """See `Planner`."""
         self.bookmark.rank = self.rank
         progress, loaded = self.bookmark.begin()
         if loaded is not None:
             loaded.require_same_cut(self._global_batch, self.world_size, self.rank)
         begun = self._begin_own(progress, loaded) if source is None else self._begin_sampled(source, progress, loaded)
-        return begun._replace(plans=without(begun.plans, progress.epoch, progress.ahead)) if progress.ahead else begun
+        if progress.ahead:
+            begun.plans = without(begun.plans, progress.epoch, progress.ahead)
+        self.bookmark.follow(begun)
+        return begun
 
-    def _begin_sampled(self, source: SamplerSource, progress: Progress, loaded: Position | None) -> Begun:
+    def _begin_sampled(self, source: SamplerSource, progress: Progress, loaded: Position | None) -> PlannedPass:
         if self._known.mixing() is not None:
             raise PipelineError("a mixture decides the order by its weights, and a sampler does", "leave one out")
         if loaded is not None and loaded.shards:
@@ -293,14 +295,12 @@ class CountedPlanner(Planner):
         every = self._options.snapshot_every_n_steps
         sampled = SampledPass(source, self._seeds, progress, every, loaded, warn)
         self._seeds.drawn = sampled.seed
-        self.bookmark.follow(progress, sampled)
-        return Begun(progress, sampled.plans())
+        return sampled
 
-    def _begin_own(self, progress: Progress, loaded: Position | None) -> Begun:
+    def _begin_own(self, progress: Progress, loaded: Position | None) -> PlannedPass:
         plan = first = self.plan(progress.epoch)
         if not plan.steps:
-            self.bookmark.follow(progress, CountedEpoch(plan))
-            return Begun(progress, iter(()))
+            return OwnPass(progress, plan, iter(()))
         if loaded is not None:
             loaded.require_fits(self._beginning(plan.seed, own=True))  # by now the length is known
             if self.bucketing is not None:
@@ -313,12 +313,11 @@ class CountedPlanner(Planner):
             except ValueError as error:
                 hint = "resume on fewer ranks, or leave them out: loader.set_epoch() with the next epoch"
                 raise PositionError(str(error), hint) from error
-        self.bookmark.follow(progress, CountedEpoch(first))
         mixed = plan.order is not None  # then epochs of a mixture may differ in length
         epochs = itertools.count(progress.epoch + 1)
         later = ((self.plan(epoch) if mixed else plan).epoch(epoch) for epoch in epochs)
-        plans: Iterator[BatchPlan] = itertools.chain(first.epoch(progress.epoch), itertools.chain.from_iterable(later))
-        return Begun(progress, plans, first.end_step)
+        plans = itertools.chain(first.epoch(progress.epoch), itertools.chain.from_iterable(later))
+        return OwnPass(progress, first, plans)
 
     def state(self, source: SamplerSource | None, batches: int | None = None) -> dict[str, Any]:
         """See `Planner`."""
@@ -346,14 +345,15 @@ class CountedPlanner(Planner):
         waits = self.bookmark.waits
         beginning = self._beginning(self._seeds.of_next_epoch() if waits else self._seeds.given, own=False)
         drawn = order_seed(source) if waits else None
-        found = self.bookmark.position(beginning, source)
+        if not waits:
+            return self.bookmark.position(beginning).to_state()
+        position = self.bookmark.position(msgspec.structs.replace(beginning, sampler=waiting_state(source)))
         if drawn is not None and self._seeds.order_ahead is None:
             self._seeds.order_ahead = drawn
-        if waits:
-            held = found.sampler or SamplerState()
-            ahead = self._seeds.order_ahead if held.drawn is None else held.drawn
-            found = msgspec.structs.replace(found, sampler=msgspec.structs.replace(held, drawn=ahead, undrawn=BOTH))
-        return found.to_state()
+        held = position.sampler or SamplerState()
+        ahead = self._seeds.order_ahead if held.drawn is None else held.drawn
+        sampler = msgspec.structs.replace(held, drawn=ahead, undrawn=BOTH)
+        return msgspec.structs.replace(position, sampler=sampler).to_state()
 
     def _mixture_name(self) -> str:
         mixing = self._known.mixing()
@@ -435,7 +435,7 @@ class LanePlanner(Planner):
             refuse_own_ranks(dataset)
         return dataset
 
-    def begin(self, source: SamplerSource | None) -> Begun:
+    def begin(self, source: SamplerSource | None) -> PlannedPass:
         """See `Planner`. Ranks that share lanes must know how many steps they have."""
         del source
         steps, world = self._options.steps_per_epoch, self.world_size
@@ -456,9 +456,9 @@ class LanePlanner(Planner):
             if replays:
                 self._require_replayable(loaded, lanes)
         begins = msgspec.structs.replace(loaded or begins, epoch=progress.epoch, seed=begins.seed)
-        followed = LanePass(lanes, own, begins, self._batch_size, steps, replays=replays)
-        self.bookmark.follow(progress, followed)
-        return Begun(progress, followed, lanes=followed)
+        begun = LanePass(progress, lanes, own, begins, self._batch_size, steps, replays=replays)
+        self.bookmark.follow(begun)
+        return begun
 
     def _require_replayable(self, loaded: Position, lanes: Lanes) -> None:
         """Warns of a state that does not know all lanes of the rank, whose batches are made again and passed over.

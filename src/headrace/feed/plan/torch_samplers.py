@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from headrace.errors import PositionError
+from headrace.feed.plan.bookmark import PlannedPass, Progress
 from headrace.feed.plan.epoch import BatchPlan, sampled_epoch
-from headrace.feed.plan.pass_progress import Followed, Progress
 from headrace.feed.plan.state_dict import Position, SamplerState
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ class _Note(NamedTuple):
     behind: int = 0
 
 
-class SampledPass(Followed):
+class SampledPass(PlannedPass):
     """One pass over a sampler.
 
     Args:
@@ -209,8 +209,9 @@ class SampledPass(Followed):
     ) -> None:
         import torch
 
+        super().__init__(progress)
+        self.plans = self._plans()
         self._source = source
-        self._progress = progress
         self._every = every
         self._warn = warn
         self._first = resumed
@@ -231,15 +232,14 @@ class SampledPass(Followed):
 
     # The pass
 
-    def plans(self) -> Iterator[BatchPlan]:
-        """Iterates over the batches."""
+    def _plans(self) -> Iterator[BatchPlan]:
         first = self._first
         step, samples = (first.step, first.samples) if first is not None else (0, 0)
         items = self._enter(step, samples)
         size, drop_last = self._source.size, self._source.drop_last
         batches = _batches(items, size, drop_last=drop_last) if size else items
         for plan in sampled_epoch(
-            batches, self._progress.epoch, self.seed, batched=self._source.batched, first_step=step, position=samples
+            batches, self.progress.epoch, self.seed, batched=self._source.batched, first_step=step, position=samples
         ):
             self._note(plan)
             yield plan
@@ -316,18 +316,23 @@ class SampledPass(Followed):
 
     # The state
 
-    def position(self, beginning: Position, progress: Progress) -> Position:
-        """See `Followed`."""
-        samples, sampler = self.state()
+    def position(self, beginning: Position) -> Position:
+        """See `PlannedPass`."""
+        samples, sampler = self._state()
+        epoch, step = self.progress.epoch, self.progress.step
         return msgspec.structs.replace(
-            beginning, epoch=progress.epoch, step=progress.step, samples=samples, seed=self.seed, sampler=sampler
+            beginning, epoch=epoch, step=step, samples=samples, seed=self.seed, sampler=sampler
         )
 
     def ended_position(self, beginning: Position) -> Position:
-        """See `Followed`."""
-        return msgspec.structs.replace(beginning, sampler=self._ended_state())
+        """See `PlannedPass`: the sampler stands at its end."""
+        states = self._states()
+        if states is None:
+            return beginning
+        sampler = SamplerState(sampler=packed(states[0]), iterator=packed(states[1]), ended=True)
+        return msgspec.structs.replace(beginning, sampler=sampler)
 
-    def state(self) -> tuple[int, SamplerState | None]:
+    def _state(self) -> tuple[int, SamplerState | None]:
         """Returns how many samples the trainer has taken, and what the sampler needs to come there.
 
         It may draw from torch's generator, which the caller sets back.
@@ -341,7 +346,7 @@ class SampledPass(Followed):
             if self._ahead is None:
                 return 0, waiting_state(self._source)
             return 0, SamplerState(drawn=self._ahead, undrawn=1)  # the seed was drawn when the pass began
-        step = self._progress.step
+        step = self.progress.step
         samples = next(mark.samples for mark in self._marks if mark.step == step)
         if self._notes:
             note = [note for note in self._notes if note.place.step <= step][-1]
@@ -352,15 +357,9 @@ class SampledPass(Followed):
             return samples, None
         return samples, SamplerState(drawn=self._drawn, generator=packed(self._generator_state) or "")
 
-    def _ended_state(self) -> SamplerState | None:
-        states = self._states()
-        if states is None:
-            return waiting_state(self._source)
-        return SamplerState(sampler=packed(states[0]), iterator=packed(states[1]), ended=True)
-
     def _note(self, plan: BatchPlan) -> None:
         """Notes where the sampler is after a batch, and forgets what the trainer has left behind."""
-        mark, done = _Mark(plan.step + 1, plan.position + plan.rows), self._progress.step
+        mark, done = _Mark(plan.step + 1, plan.position + plan.rows), self.progress.step
         self._marks.append(mark)
         while self._marks[0].step < done:
             self._marks.popleft()
