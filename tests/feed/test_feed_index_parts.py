@@ -18,7 +18,7 @@ from headrace import feed
 from headrace.errors import ShardError
 from headrace.feed.sources import index_shards, shard_index
 from headrace.feed.sources.byte_ranges import stamp_of
-from headrace.feed.sources.index_shards import FOLDER, IndexParts, Outcome, index_one
+from headrace.feed.sources.index_shards import FOLDER, IndexParts, index_one
 from headrace.feed.sources.shard_index import IndexedShard, ShardIndex
 from needs import require
 
@@ -103,18 +103,17 @@ def test_parts_are_taken_if_the_shard_is_the_same_and_whole(folder: Path, monkey
     names = [f"{number:02}.tar" for number in range(6)]
     stamps = {name: stamp_of(folder / name) for name in names}
     lock = index.with_name("lock")
-    one, two = IndexParts(index, folder, stamps, names), IndexParts(index, folder, stamps, names)
-    outcomes = [index_one("tar", folder, name, lock) for name in names[:3]]
-    one.put([*outcomes, Outcome("05.tar", None, "broken")])
+    one, two = IndexParts(index, folder, stamps, {}), IndexParts(index, folder, stamps, {})
+    one.put({name: index_one("tar", folder, name, lock) for name in names[:3]} | {"05.tar": "broken"})
     other = stamps | {"00.tar": stamps["00.tar"]._replace(modified=1)}
-    three = IndexParts(index, folder, other, names)
+    three = IndexParts(index, folder, other, {})
     assert sorted(two.take(6)) == names[3:], "a broken one is for everybody to find"
-    assert {name: each.rows for name, each in two.taken.items()} == dict.fromkeys(names[:3], 2)
+    assert {name: each.rows for name, each in two.indexed.items()} == dict.fromkeys(names[:3], 2)
     assert sorted(three.take(6)) == ["00.tar", *names[3:]]
-    assert sorted(one.take(6)) == names, "its own parts say nothing new"
+    assert (sorted(one.take(6)), one.problems) == (names[3:], ["broken"])
     [part] = index.parent.glob("*.part")
     part.write_bytes(part.read_bytes()[:-1])
-    four = IndexParts(index, folder, stamps, names)
+    four = IndexParts(index, folder, stamps, {})
     assert sorted(four.take(6)) == names, "a part that was cut off is none"
     four.clear()
     assert not list(index.parent.glob("*.part"))

@@ -26,6 +26,7 @@ from headrace import feed
 from headrace.errors import PipelineError, PositionError, ShardError
 from headrace.feed.sources import index_shards
 from headrace.feed.sources.byte_ranges import stamp_of
+from headrace.feed.sources.shard_index import IndexedShard
 
 COUNTS = {"a": 20, "c": 12}
 OPTIONS: dict[str, Any] = {"batch_size": 8, "seed": 3, "shuffle": True}
@@ -366,9 +367,9 @@ def test_a_shard_that_was_just_written_is_counted_once_the_clock_has_gone_on(tmp
     for number in range(5):
         path = write_tar(tmp_path / "a.tar", tar_rows(str(number), 3))
         outcome = index_shards.index_one("tar", tmp_path, "a.tar", tmp_path / "lock")
-        assert outcome.indexed is not None
+        assert isinstance(outcome, IndexedShard)
         assert time.time_ns() - path.stat().st_ctime_ns >= index_shards._TICK
-        assert outcome.indexed.counted.stamp == stamp_of(path)
+        assert outcome.counted.stamp == stamp_of(path)
 
 
 def test_who_waits_for_an_index_waits_while_shards_are_counted_and_no_longer(
@@ -402,7 +403,7 @@ def test_helpers_touch_the_lock_too(tmp_path: Path) -> None:
     lock.touch()
     os.utime(lock, (0, 0))
     outcomes = index_shards._helped("tar", folder, ["a.tar"], lock)
-    assert outcomes[0].indexed is not None
+    assert isinstance(outcomes["a.tar"], IndexedShard)
     assert lock.stat().st_mtime > 0
 
 

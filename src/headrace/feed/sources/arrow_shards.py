@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from headrace.errors import PipelineError, ShardError
-from headrace.feed.sources.byte_ranges import Columns, Counted, CountedFile, Reader, ShardPath
+from headrace.feed.sources.byte_ranges import Columns, Counted, CountedFile, Format, Reader, ShardPath
 from headrace.install_hint import install_hint
 
 _MS_OF_A_DAY = 86_400_000
@@ -209,17 +209,19 @@ _FILE_MARK = b"ARROW1"
 
 
 def index(path: ShardPath) -> tuple[int, Columns]:
-    """See `byte_ranges`. Columns: `begin`, first row of every record batch, and the number of rows."""
+    """See `Format`. Columns: `begin`, first row of every record batch, and the number of rows."""
     counts = [batch.num_rows for batch in _mapped(path)]
     begin = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.uint64)
     return int(begin[-1]), {"begin": begin}
 
 
-class ArrowFormat:
+class ArrowFormat(Format):
     """Rows of Arrow files: dicts of column to value."""
 
+    kind, index = "arrow", staticmethod(index)
+
     def open(self, path: ShardPath, counted: Counted, columns: Columns) -> Reader:
-        """See `byte_ranges.Format`."""
+        """See `Format`."""
         return _MappedBatches(path, counted, columns["begin"].tolist())
 
 

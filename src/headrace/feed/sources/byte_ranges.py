@@ -1,8 +1,7 @@
 """What a shard is, how its bytes are read by their offsets, and what is known of one kind of shard.
 
 An index is a few columns of numbers (`Columns`), packed into bytes for the file that it is kept in. The module of a
-kind has a function `index(path)`, which returns the number of rows and the columns, or raises a ShardError that names
-file and offset; and a class that is a `Format`.
+kind has a class that is a `Format`.
 
 Pieces of a file are read ahead when they follow each other. The position of a file is never moved (`pread`), so a
 descriptor may be shared with a forked process. Behind every read the file's size and times of change are looked at: the
@@ -18,9 +17,10 @@ import contextlib
 import hashlib
 import os
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -142,11 +142,28 @@ class Reader(Protocol):
         """Closes the shard."""
 
 
-class Format(Protocol):
-    """One kind of shard, as a source reads it."""
+class Format(ABC):
+    """One kind of shard.
 
+    Attributes:
+        kind: its name: that of the index, and a row of `index_shards.KINDS`.
+    """
+
+    kind: ClassVar[str]
+
+    @staticmethod
+    @abstractmethod
+    def index(path: ShardPath) -> tuple[int, Columns]:
+        """Counts the rows of a shard. Returns their number, and the columns. Raises ShardError."""
+
+    @abstractmethod
     def open(self, path: ShardPath, counted: Counted, columns: Columns) -> Reader:
         """Opens a shard. Raises ShardError."""
+
+    def lengths(self, columns: Columns) -> NDArray[Any] | None:
+        """Returns the bytes of every row, uint64; None where the index does not know them."""
+        del columns
+        return None
 
 
 def pack(columns: Columns) -> bytes:
@@ -192,7 +209,7 @@ class CountedFile:
     """
 
     def __init__(self, path: Path, counted: Counted) -> None:
-        self._path, self._counted, self.descriptor = path, counted, -1
+        self.path, self._counted, self.descriptor = path, counted, -1
         try:
             self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
@@ -208,7 +225,7 @@ class CountedFile:
             attributes = attributes_of(status)
             what = self._difference(stamp, attributes)
             if what:
-                raise ShardError(f"{self._path} was changed since its rows were counted: {what}", hint=DO_NOT_CHANGE)
+                raise ShardError(f"{self.path} was changed since its rows were counted: {what}", hint=DO_NOT_CHANGE)
             self._counted = Counted(stamp, attributes, self._counted.sample)
 
     def _difference(self, stamp: Stamp, attributes: int) -> str:
@@ -233,14 +250,14 @@ class CountedFile:
 
     def _at_path(self) -> bool:
         try:
-            return os.path.samestat(os.fstat(self.descriptor), self._path.stat())
+            return os.path.samestat(os.fstat(self.descriptor), self.path.stat())
         except OSError:
             return False
 
     def require_at_path(self) -> None:
         """Raises ShardError if the path leads to another file now. Call it when a library has opened it too."""
         if not self._at_path():
-            raise ShardError(f"{self._path} was replaced or removed while it was opened", hint=DO_NOT_CHANGE)
+            raise ShardError(f"{self.path} was replaced or removed while it was opened", hint=DO_NOT_CHANGE)
 
     def close(self, *, close: Callable[[int], None] = os.close) -> None:
         """Closes the file, also when the interpreter ends and has no `os` any more."""
@@ -252,7 +269,7 @@ class CountedFile:
         self.close()  # sources, and the copies of them that lanes read, are dropped without being closed
 
 
-class ByteRanges:
+class ByteRanges(CountedFile):
     """A file that is open for reading.
 
     Args:
@@ -264,8 +281,7 @@ class ByteRanges:
     """
 
     def __init__(self, path: Path, counted: Counted) -> None:
-        self.path = path
-        self._file = CountedFile(path, counted)
+        super().__init__(path, counted)
         self._size = counted.stamp.size
         self._ahead = b""
         self._begin = 0
@@ -290,22 +306,18 @@ class ByteRanges:
 
     def _read(self, begin: int, end: int) -> bytes:
         try:
-            found = os.pread(self._file.descriptor, end - begin, begin)
+            found = os.pread(self.descriptor, end - begin, begin)
             while len(found) < end - begin:
-                more = os.pread(self._file.descriptor, end - begin - len(found), begin + len(found))
+                more = os.pread(self.descriptor, end - begin - len(found), begin + len(found))
                 if not more:
                     break
                 found += more
         except OSError as error:
             raise ShardError(f"{self.path} cannot be read at offset {begin}: {error.strerror}") from error
-        self._file.require_same()
+        self.require_same()
         if len(found) < end - begin:
             raise ShardError(f"{self.path} ends at offset {begin + len(found)}; {end} bytes were counted")
         return found
-
-    def close(self) -> None:
-        """Closes the file."""
-        self._file.close()
 
 
 def open_ranges(path: Path | ObjectPath, counted: Counted) -> ByteRanges | ObjectRanges:

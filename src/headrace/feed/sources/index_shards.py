@@ -22,7 +22,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -30,7 +30,8 @@ import msgspec
 
 from headrace.child_python import module_command
 from headrace.errors import ShardError
-from headrace.feed.sources import arrow_shards, json_lines, parquet_shards, shard_index, tar_shards
+from headrace.feed.sources import shard_index
+from headrace.feed.sources.arrow_shards import ArrowFormat
 from headrace.feed.sources.byte_ranges import (
     Counted,
     ShardPath,
@@ -40,8 +41,11 @@ from headrace.feed.sources.byte_ranges import (
     sample_of,
     stamp_of,
 )
+from headrace.feed.sources.json_lines import JsonLinesFormat
+from headrace.feed.sources.parquet_shards import ParquetFormat
 from headrace.feed.sources.shard_index import IndexedShard, ShardIndex
 from headrace.feed.sources.shard_objects import ObjectFolder
+from headrace.feed.sources.tar_shards import TarFormat
 from headrace.private_folders import check_way, make_folders, only_ours
 
 FOLDER = ".headrace-index"
@@ -55,25 +59,13 @@ _TICK = 20_000_000  # ns: file systems take the time from a clock that goes in s
 _SECONDS = 0.5  # between two looks at what others wrote, and between two parts
 _END = ".part"
 
-KINDS = {
-    "tar": tar_shards.index,
-    "jsonl": json_lines.index,
-    "parquet": parquet_shards.index,
-    "arrow": arrow_shards.index,
-}
+KINDS = {form.kind: form.index for form in (TarFormat, JsonLinesFormat, ParquetFormat, ArrowFormat)}
 """How the rows of each kind of shard are counted."""
 
 
-class Outcome(msgspec.Struct, frozen=True, array_like=True):
-    """What became of one shard: what was found, or what is wrong with it."""
-
-    name: str
-    indexed: IndexedShard | None
-    problem: str = ""
-
-
 Job = tuple[str, str, list[str], str]
-OUTCOMES = msgspec.msgpack.Decoder(list[Outcome])
+Outcome = IndexedShard | str  # what was found of a shard, or what is wrong with it
+_OUTCOMES = msgspec.msgpack.Decoder(dict[str, Outcome])
 _JOB = msgspec.msgpack.Decoder(Job)
 
 
@@ -99,13 +91,13 @@ def index_one(kind: str, folder: Path | ObjectFolder, name: str, lock: Path) -> 
             after = stamp_of(path)
             if after == before:  # not so where to read it brings it back from a tape: its status changes
                 break
-        if not after.may_be(before):
-            return Outcome(name, None, f"{path} is being written")
     except ShardError as error:
-        return Outcome(name, None, error.message)
+        return error.message
     except OSError as error:
-        return Outcome(name, None, f"{path} cannot be read: {error.strerror}")
-    return Outcome(name, IndexedShard(Counted(before, attributes, sample), rows, pack(columns)))
+        return f"{path} cannot be read: {error.strerror}"
+    if not after.may_be(before):
+        return f"{path} is being written"
+    return IndexedShard(Counted(before, attributes, sample), rows, pack(columns))
 
 
 def _settled(path: ShardPath) -> Stamp:
@@ -131,24 +123,29 @@ class IndexParts:
         index: the file that the index will be.
         folder: of the shards.
         stamps: of all its shards, by name.
-        names: those that are missing in it.
+        indexed: those that are known already.
 
     Attributes:
-        taken: what others have counted, by name.
+        indexed: what is known, by name.
+        problems: what is wrong with shards that this process has counted.
     """
 
     def __init__(
-        self, index: Path, folder: Path | ObjectFolder, stamps: Mapping[str, Stamp], names: Sequence[str]
+        self,
+        index: Path,
+        folder: Path | ObjectFolder,
+        stamps: Mapping[str, Stamp],
+        indexed: Mapping[str, IndexedShard],
     ) -> None:
         self._index, self._folder, self._stamps = index, folder, stamps
-        self._left = list(names)
+        self.indexed, self.problems = dict(indexed), list[str]()
+        self._left = [name for name in stamps if name not in indexed]
         random.SystemRandom().shuffle(self._left)
         self._own, self._written = f"{index.name}.{secrets.token_hex(6)}", 0
         self._seen: set[tuple[str, int]] = {(index.name, _inode(index))}
         self._looked, self._put = -_SECONDS, time.monotonic()  # at first: one that died may have left parts
-        self._counted: dict[str, IndexedShard] = {}
+        self._unwritten: dict[str, IndexedShard] = {}
         self._guard = threading.Lock()
-        self.taken: dict[str, IndexedShard] = {}
 
     def __len__(self) -> int:
         return len(self._left)
@@ -162,16 +159,20 @@ class IndexParts:
             names, self._left = self._left[:most], self._left[most:]
             return names
 
-    def put(self, outcomes: Iterable[Outcome]) -> None:
+    def put(self, outcomes: Mapping[str, Outcome]) -> None:
         """Takes what this process has counted; now and then it is written for the others."""
         with self._guard:
-            self._counted |= {each.name: each.indexed for each in outcomes if each.indexed is not None}
-            if self._counted and time.monotonic() > self._put + _SECONDS:
+            for name, outcome in outcomes.items():
+                if isinstance(outcome, str):
+                    self.problems.append(outcome)
+                else:
+                    self.indexed[name] = self._unwritten[name] = outcome
+            if self._unwritten and time.monotonic() > self._put + _SECONDS:
                 with contextlib.suppress(OSError):  # the others count these shards themselves
                     part = self._index.with_name(f"{self._own}-{self._written}{_END}")
-                    shard_index.write(part, self._counted)
+                    shard_index.write(part, self._unwritten)
                 self._written += 1
-                self._counted, self._put = {}, time.monotonic()
+                self._unwritten, self._put = {}, time.monotonic()
 
     def clear(self) -> None:
         """Removes all parts: the index has everything now."""
@@ -188,14 +189,23 @@ class IndexParts:
             if known in self._seen or path.name.startswith(f"{self._own}-"):
                 continue
             self._seen.add(known)
-            found = ShardIndex.open(path)
-            for name in found.entries if found is not None else ():
-                if name in self.taken or name not in self._stamps or found is None:
-                    continue
-                with contextlib.suppress(ShardError, OSError):  # damaged: it is counted here, which says what is wrong
-                    shard = found.indexed(name, self._folder / name, self._stamps[name])
-                    self.taken |= {name: shard} if shard is not None else {}
-        self._left = [name for name in self._left if name not in self.taken]
+            self.indexed |= _same_shards(path, self._folder, self._stamps, self.indexed)
+        self._left = [name for name in self._left if name not in self.indexed]
+
+
+def _same_shards(
+    path: Path, folder: Path | ObjectFolder, stamps: Mapping[str, Stamp], known: Collection[str]
+) -> dict[str, IndexedShard]:
+    """Returns what an index file, if there is one, has of shards that are the same now, and not known."""
+    indexed: dict[str, IndexedShard] = {}
+    index = ShardIndex.open(path)
+    if index is None:
+        return indexed
+    for name in stamps.keys() - known:
+        with contextlib.suppress(ShardError, OSError):  # damaged: it is counted again, which says what is wrong
+            shard = index.indexed(name, folder / name, stamps[name])
+            indexed |= {name: shard} if shard is not None else {}
+    return indexed
 
 
 def _inode(path: Path) -> int:
@@ -279,22 +289,13 @@ def _make(
     kind: str, folder: Path | ObjectFolder, homes: Sequence[Path], path: Path, stamps: dict[str, Stamp], lock: Path
 ) -> ShardIndex:
     indexed: dict[str, IndexedShard] = {}
-    for old in filter(None, (ShardIndex.open(home / path.name) for home in homes)):
-        for name, stamp in stamps.items():
-            if name not in indexed:
-                with contextlib.suppress(ShardError, OSError):  # damaged: it is counted again
-                    shard = old.indexed(name, folder / name, stamp)
-                    indexed |= {name: shard} if shard is not None else {}
-    parts = IndexParts(path, folder, stamps, sorted(stamps.keys() - indexed.keys()))
-    problems: list[str] = []
-    for outcome in _index_all(kind, folder, parts, lock):
-        if outcome.indexed is not None:
-            indexed[outcome.name] = outcome.indexed
-        else:
-            problems.append(outcome.problem)
-    problems.sort()
-    shard_index.write(path, indexed | parts.taken)  # also when some are broken: the others need not be read again
+    for home in homes:
+        indexed |= _same_shards(home / path.name, folder, stamps, indexed)
+    parts = IndexParts(path, folder, stamps, indexed)
+    _index_all(kind, folder, parts, lock)
+    shard_index.write(path, parts.indexed)  # also when some are broken: the others need not be read again
     parts.clear()
+    problems = sorted(parts.problems)
     if problems:
         more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
         raise ShardError(
@@ -311,22 +312,18 @@ def _may_be(one: dict[str, Stamp], other: dict[str, Stamp]) -> bool:
     return one.keys() == other.keys() and all(one[name].may_be(other[name]) for name in one)
 
 
-def _index_all(kind: str, folder: Path | ObjectFolder, parts: IndexParts, lock: Path) -> Iterator[Outcome]:
+def _index_all(kind: str, folder: Path | ObjectFolder, parts: IndexParts, lock: Path) -> None:
     """Indexes shards, alone at first, and with helpers if there is more to do than starting them costs.
 
     Objects are indexed by threads, because that is waiting for the network.
     """
 
-    def counted(most: int) -> list[Outcome]:
-        found: list[Outcome] = []
+    def count(most: int) -> None:
         while names := parts.take(most):
             if isinstance(folder, ObjectFolder):
-                outcomes = [index_one(kind, folder, name, lock) for name in names]
+                parts.put({name: index_one(kind, folder, name, lock) for name in names})
             else:
-                outcomes = _helped(kind, folder, names, lock)
-            parts.put(outcomes)
-            found += outcomes
-        return found
+                parts.put(_helped(kind, folder, names, lock))
 
     helpers, share = _THREADS, 1
     if not isinstance(folder, ObjectFolder):
@@ -336,9 +333,7 @@ def _index_all(kind: str, folder: Path | ObjectFolder, parts: IndexParts, lock: 
             names = parts.take()
             if not names:
                 return
-            outcome = index_one(kind, folder, names[0], lock)
-            parts.put([outcome])
-            yield outcome
+            parts.put({names[0]: index_one(kind, folder, names[0], lock)})
             done += 1
         helpers = min(cores, len(parts))
         if not helpers:
@@ -347,11 +342,10 @@ def _index_all(kind: str, folder: Path | ObjectFolder, parts: IndexParts, lock: 
         if done:  # short enough for others to learn of it soon
             share = max(1, min(share, round(done * _HELPER_SECONDS / _ALONE_SECONDS)))
     with ThreadPoolExecutor(helpers) as pool:
-        for outcomes in pool.map(counted, [share] * helpers):
-            yield from outcomes
+        list(pool.map(count, [share] * helpers))
 
 
-def _helped(kind: str, folder: Path, names: list[str], lock: Path) -> list[Outcome]:
+def _helped(kind: str, folder: Path, names: list[str], lock: Path) -> dict[str, Outcome]:
     source = str(Path(__file__).parents[3])
     paths = os.pathsep.join([source, *filter(None, [os.environ.get("PYTHONPATH")])])
     job: Job = (kind, str(folder), names, str(lock))
@@ -362,7 +356,7 @@ def _helped(kind: str, folder: Path, names: list[str], lock: Path) -> list[Outco
     if done.returncode:
         told = done.stderr.decode(errors="replace").strip()[-400:]
         raise ShardError(f"a process that counted rows in {folder} ended with {done.returncode}: {told}")
-    return OUTCOMES.decode(done.stdout)
+    return _OUTCOMES.decode(done.stdout)
 
 
 @contextlib.contextmanager
@@ -406,7 +400,7 @@ def _is(path: Path, descriptor: int) -> bool:
 def main() -> None:
     """The helper: reads a job from its input, [kind, folder, [names], lock], writes the outcomes to its output."""
     kind, folder, names, lock = _JOB.decode(sys.stdin.buffer.read())
-    outcomes = [index_one(kind, Path(folder), name, Path(lock)) for name in names]
+    outcomes = {name: index_one(kind, Path(folder), name, Path(lock)) for name in names}
     sys.stdout.buffer.write(msgspec.msgpack.encode(outcomes))
 
 

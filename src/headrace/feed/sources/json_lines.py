@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ShardError
-from headrace.feed.sources.byte_ranges import ByteRanges, Columns, Counted, ShardPath, open_bytes, open_ranges
+from headrace.feed.sources.byte_ranges import ByteRanges, Columns, Counted, Format, ShardPath, open_bytes, open_ranges
 from headrace.feed.sources.shard_objects import ObjectRanges
 
 _CHUNK = 4 << 20
@@ -24,7 +24,7 @@ _COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ")
 
 
 def index(path: ShardPath) -> tuple[int, Columns]:
-    """See `byte_ranges`. Column `begin`: offsets of the rows, and the end of the file."""
+    """See `Format`. Column `begin`: offsets of the rows, and the end of the file."""
     begins: list[NDArray[np.int64]] = []
     at, line, filled = 0, 0, False  # of the chunk, of the line; whether something stands in the line before the chunk
     with open_bytes(path) as file:
@@ -54,15 +54,17 @@ def index(path: ShardPath) -> tuple[int, Columns]:
     return len(found) - 1, {"begin": found}
 
 
-class JsonLinesFormat:
+class JsonLinesFormat(Format):
     """Rows of JSON lines: the decoded values."""
 
+    kind, index = "jsonl", staticmethod(index)
+
     def open(self, path: ShardPath, counted: Counted, columns: Columns) -> _LinesReader:
-        """See `byte_ranges.Format`."""
+        """See `Format`."""
         return _LinesReader(open_ranges(path, counted), columns)
 
-    def lengths(self, columns: Columns) -> NDArray[np.uint64]:
-        """Returns the bytes of every line, with the empty ones behind it."""
+    def lengths(self, columns: Columns) -> NDArray[Any]:
+        """See `Format`: the bytes of a line, with the empty ones behind it."""
         found: NDArray[np.uint64] = np.diff(columns["begin"])
         return found
 

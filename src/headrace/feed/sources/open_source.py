@@ -38,14 +38,13 @@ class ShardFiles(Source):
     Args:
         folder: of the shards, or ``s3://bucket/prefix/``; likewise ``gs``, ``az``, ``https``.
         pattern: that their names match, as in a shell.
-        kind: one of `index_shards.KINDS`.
-        form: reads them.
+        form: counts and reads them; a row of `index_shards.KINDS`.
 
     Raises:
         ShardError: no shard is there, or one is broken.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], pattern: str, kind: str, form: Format) -> None:
+    def __init__(self, folder: str | os.PathLike[str], pattern: str, form: Format) -> None:
         if not isinstance(folder, (str, os.PathLike)) or not isinstance(pattern, str):
             raise TypeError(
                 f"shards are opened by their folder, a path or 's3://bucket/prefix/', and a pattern of their names, "
@@ -54,7 +53,7 @@ class ShardFiles(Source):
         self._folder = _opened(folder)
         found = self._folder
         names = found.names(pattern) if isinstance(found, ObjectFolder) else _names(found, pattern)
-        self._index = find_index(kind, self._folder, pattern, names)
+        self._index = find_index(form.kind, self._folder, pattern, names)
         self._form = form
         self._names = names
         self._readers: OrderedDict[int, Reader] = OrderedDict()
@@ -77,10 +76,9 @@ class ShardFiles(Source):
 
     def lengths(self) -> NDArray[np.int64]:
         """See `Source.lengths`."""
-        measure = getattr(self._form, "lengths", None)
-        if measure is None:
-            return super().lengths()
-        return np.concatenate([measure(self._index.columns(name)) for name in self._names]).astype(np.int64)
+        measured = [self._form.lengths(self._index.columns(name)) for name in self._names]
+        lengths = [shard for shard in measured if shard is not None]
+        return np.concatenate(lengths).astype(np.int64) if lengths else super().lengths()
 
     def _open(self, shard: int) -> Reader:
         if len(self._readers) >= OPEN_SHARDS:
@@ -223,7 +221,7 @@ def tar(folder: Folder, pattern: str = "*.tar") -> Source:
     Raises:
         ShardError: no shard matches, or one is broken or compressed.
     """
-    return ShardFiles(folder, pattern, "tar", TarFormat())
+    return ShardFiles(folder, pattern, TarFormat())
 
 
 def jsonl(folder: Folder, pattern: str = "*.jsonl") -> Source:
@@ -236,7 +234,7 @@ def jsonl(folder: Folder, pattern: str = "*.jsonl") -> Source:
     Raises:
         ShardError: no shard matches, or one is compressed. A line that is no JSON is an error when it is read.
     """
-    return ShardFiles(folder, pattern, "jsonl", JsonLinesFormat())
+    return ShardFiles(folder, pattern, JsonLinesFormat())
 
 
 def parquet(
@@ -257,7 +255,7 @@ def parquet(
         PipelineError: pyarrow is not installed.
     """
     require_pyarrow()
-    return ShardFiles(folder, pattern, "parquet", ParquetFormat(columns, memory))
+    return ShardFiles(folder, pattern, ParquetFormat(columns, memory))
 
 
 def arrow(folder: Folder, pattern: str = "*.arrow") -> Source:
@@ -273,7 +271,7 @@ def arrow(folder: Folder, pattern: str = "*.arrow") -> Source:
     """
     require_pyarrow()
     _refuse_objects("feed.arrow", folder)
-    return ShardFiles(folder, pattern, "arrow", ArrowFormat())
+    return ShardFiles(folder, pattern, ArrowFormat())
 
 
 def hf(dataset: Any) -> Source:

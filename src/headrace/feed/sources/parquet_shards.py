@@ -14,7 +14,7 @@ import numpy as np
 
 from headrace.errors import ShardError
 from headrace.feed.sources.arrow_shards import RowsOfBatch, require_pyarrow
-from headrace.feed.sources.byte_ranges import Columns, Counted, CountedFile, ShardPath
+from headrace.feed.sources.byte_ranges import Columns, Counted, CountedFile, Format, ShardPath
 from headrace.feed.sources.shard_objects import LastUsed, ObjectFile, ObjectPath
 
 
@@ -30,20 +30,22 @@ def _opened(path: ShardPath) -> Any:
 
 
 def index(path: ShardPath) -> tuple[int, Columns]:
-    """See `byte_ranges`. Column `begin`: first row of every row group, and the number of rows."""
+    """See `Format`. Column `begin`: first row of every row group, and the number of rows."""
     with _opened(path) as file:
         counts = [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
     begin = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.uint64)
     return int(begin[-1]), {"begin": begin}
 
 
-class ParquetFormat:
+class ParquetFormat(Format):
     """Rows of Parquet files: dicts of column to value.
 
     Args:
         columns: those that are read; None for all.
         memory: limit of the decoded row groups of a process, bytes.
     """
+
+    kind, index = "parquet", staticmethod(index)
 
     def __init__(self, columns: Sequence[str] | None, memory: int) -> None:
         if isinstance(columns, str):
@@ -62,7 +64,7 @@ class ParquetFormat:
         ParquetFormat.__init__(self, *state)
 
     def open(self, path: ShardPath, counted: Counted, columns: Columns) -> _ParquetReader:
-        """See `byte_ranges.Format`."""
+        """See `Format`."""
         watched = None if isinstance(path, ObjectPath) else CountedFile(path, counted)
         file = _opened(path)
         if watched is not None:

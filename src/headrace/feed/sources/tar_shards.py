@@ -26,6 +26,7 @@ from headrace.feed.sources.byte_ranges import (
     ByteRanges,
     Columns,
     Counted,
+    Format,
     ShardBytes,
     ShardPath,
     open_bytes,
@@ -217,7 +218,7 @@ def _broken(path: ShardPath, at: int, what: str, hint: str = "pack this shard ag
 
 
 def index(path: ShardPath) -> tuple[int, Columns]:
-    """See `byte_ranges`.
+    """See `Format`.
 
     Columns: of members `offset`, `size` and `field`; of rows `first` (its first member; one more than there are rows)
     and `key` (end of its key in `keys`); `keys` and `fields` are text, the latter with NUL between.
@@ -417,15 +418,17 @@ def _find(path: ShardPath, places: Collection[str]) -> tuple[dict[str, Member], 
     return files, folders
 
 
-class TarFormat:
+class TarFormat(Format):
     """Rows of tar files: dicts of field to bytes, with the row's key as `__key__`."""
 
+    kind, index = "tar", staticmethod(index)
+
     def open(self, path: ShardPath, counted: Counted, columns: Columns) -> _TarReader:
-        """See `byte_ranges.Format`."""
+        """See `Format`."""
         return _TarReader(open_ranges(path, counted), columns)
 
-    def lengths(self, columns: Columns) -> NDArray[np.uint64]:
-        """Returns the bytes of the fields of every row."""
+    def lengths(self, columns: Columns) -> NDArray[Any]:
+        """See `Format`: the bytes of the fields."""
         begins = columns["first"][:-1].astype(np.int64)
         lengths: NDArray[np.uint64] = np.add.reduceat(columns["size"], begins) if len(begins) else columns["size"][:0]
         return lengths

@@ -64,7 +64,8 @@ class Packing:
             raise ValueError(f'method must be "best_fit" or "concat", got {self.method!r}')
         if self.longer not in ("split", "error"):
             raise ValueError(f'longer must be "split" or "error", got {self.longer!r}')
-        limits = np.iinfo(token_dtype(self.dtype))
+        object.__setattr__(self, "dtype", token_dtype(self.dtype))
+        limits = np.iinfo(self.dtype)
         for name, token in (("padding", self.padding), ("separator", self.separator)):
             whole = isinstance(token, int) and not isinstance(token, bool) and limits.min <= token <= limits.max
             if not whole and not (token is None and name == "separator"):
@@ -416,17 +417,8 @@ class Packable(ABC):
         Raises:
             ValueError: an argument out of range.
         """
-        return pack(
-            self._documents(),
-            length,
-            method=method,
-            block=block,
-            separator=separator,
-            padding=padding,
-            longer=longer,
-            field=field,
-            dtype=dtype,
-        )
+        packing = Packing(length, method, block, separator, padding, longer, field, dtype)
+        return Packed(self._documents(), packing)
 
 
 def pack(
@@ -462,5 +454,5 @@ def pack(
     Raises:
         ValueError: an argument out of range.
     """
-    packing = Packing(length, method, block, separator, padding, longer, field, token_dtype(dtype))
+    packing = Packing(length, method, block, separator, padding, longer, field, dtype)
     return Packed(documents._documents() if isinstance(documents, Packable) else documents, packing)
