@@ -121,7 +121,7 @@ def _seldom(row: Any) -> bool:
 
 def _draws(start: LaneState | None, step: int, seed: int, rows: int, lanes: Lanes) -> LanePass:
     begins = Position(3, step, 0, "lanes", False, False, seed=seed, lanes=start)
-    return LanePass(Progress(3, step), lanes, range(lanes.count), begins, rows, None)
+    return LanePass(Progress(3, step), lanes, range(lanes.count), begins, rows)
 
 
 def simulate(world: World, seed: int) -> SessionStats:

@@ -44,6 +44,7 @@ class Lanes:
         drop_last: whether a lane's last, incomplete batch, or part of one, is left out.
         slots: that every global batch takes a part of; 0 where a batch comes from one lane.
         skip: whether rows that a stream's steps raise over are left out.
+        steps: batches of an epoch; None for as many as there are.
     """
 
     count: int
@@ -51,6 +52,7 @@ class Lanes:
     drop_last: bool = False
     slots: int = 0
     skip: bool = False
+    steps: int | None = None
 
 
 @dataclass(eq=False)
@@ -178,7 +180,6 @@ class LanePass(PlannedPass, Iterator[BatchPlan]):
         own: the rank's lanes.
         begins: where the pass begins.
         batch_size: outputs of a batch; None for a loader that does not batch.
-        steps: batches of the epoch; None for as many as there are.
         replays: whether all batches before that place are made and passed over first, because it does not know the
             rank's lanes.
 
@@ -186,7 +187,7 @@ class LanePass(PlannedPass, Iterator[BatchPlan]):
         draws: those that were asked for and have not come, by their numbers.
         epoch, seed: of the pass.
         step: batches of the epoch that were taken, those that were passed over too.
-        steps: as above.
+        steps: of `lanes`.
         slots: the rank's; 1 where a batch comes from one lane.
         drop_last: whether batches that are not whole are left out.
         replay: batches that are still to be passed over.
@@ -199,7 +200,6 @@ class LanePass(PlannedPass, Iterator[BatchPlan]):
         own: Sequence[int],
         begins: Position,
         batch_size: int | None,
-        steps: int | None,
         *,
         replays: bool = False,
     ) -> None:
@@ -232,7 +232,7 @@ class LanePass(PlannedPass, Iterator[BatchPlan]):
         for slot in self._slots.values():
             heapq.heapify(slot.turns)
         self._next = [(0, number) for number in numbers]  # a heap of the slots; those of an old `asked` do not count
-        self.steps, self.drop_last = steps, lanes.drop_last
+        self.steps, self.drop_last = lanes.steps, lanes.drop_last
         self._number = 0
         self.replay, self._before = begins.step if replays else 0, begins
         self._log: deque[_Taken] = deque()

@@ -402,7 +402,7 @@ class LanePlanner(Planner):
         window = self.shuffle
         shuffle = (window.run, window.runs) if isinstance(window, Window) else window
         slots = math.gcd(count, self._global_batch) if shared else 0
-        return Lanes(count, shuffle, options.drop_last, slots, options.on_error == "skip")
+        return Lanes(count, shuffle, options.drop_last, slots, options.on_error == "skip", options.steps_per_epoch)
 
     def plan(self) -> EpochPlan:
         """See `Planner`."""
@@ -456,7 +456,7 @@ class LanePlanner(Planner):
             if replays:
                 self._require_replayable(loaded, lanes)
         begins = msgspec.structs.replace(loaded or begins, epoch=progress.epoch, seed=begins.seed)
-        begun = LanePass(progress, lanes, own, begins, self._batch_size, steps, replays=replays)
+        begun = LanePass(progress, lanes, own, begins, self._batch_size, replays=replays)
         self.bookmark.follow(begun)
         return begun
 
