@@ -220,17 +220,16 @@ def test_all_pages_of_a_list_are_read() -> None:
         assert list(service.names("digits")) == ["a", "b", "c"]
 
 
-def test_logs_go_on_where_they_ended_in_the_order_of_time_and_none_yet_is_no_error() -> None:
+def test_logs_are_read_to_their_end_in_the_order_of_time_and_none_yet_is_no_error() -> None:
     streams = {"logStreams": [{"logStreamName": f"{NAME}/algo-{n}-1"} for n in (1, 2)]}
 
     def page(token: str, *events: tuple[int, str]) -> dict[str, object]:
         found = [{"timestamp": when, "message": text, "ingestionTime": 1} for when, text in events]
         return {"events": found, "nextForwardToken": token, "nextBackwardToken": "b"}
 
-    positions: dict[str, str] = {}
     missing = ("ResourceNotFoundException", "The specified log group does not exist.", 400)
     with stubbed(("describe_log_streams", missing)) as (service, _):
-        assert service.logs(NAME, positions) == []
+        assert service.logs(NAME) == []
     first = [("describe_log_streams", streams)] + [
         ("get_log_events", each)
         for each in (
@@ -242,15 +241,11 @@ def test_logs_go_on_where_they_ended_in_the_order_of_time_and_none_yet_is_no_err
         )
     ]
     with stubbed(*first) as (service, _):  # type: ignore[arg-type]
-        assert service.logs(NAME, positions) == [
+        assert service.logs(NAME) == [
             LogEvent("algo-2-1", 1, "early"),
             LogEvent("algo-1-1", 5, "late"),
             LogEvent("algo-2-1", 9, "last"),
         ]
-    assert set(positions.values()) == {"f/1", "f/3"}
-    again = [("describe_log_streams", streams), ("get_log_events", page("f/1")), ("get_log_events", page("f/3"))]
-    with stubbed(*again) as (service, _):  # type: ignore[arg-type]
-        assert service.logs(NAME, positions) == []
 
 
 class Server(http.server.ThreadingHTTPServer):

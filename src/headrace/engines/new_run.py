@@ -62,11 +62,13 @@ def new_run(job: Job, engine: str) -> Iterator[RunPaths]:
     Raises:
         EngineRefused: a run of that name goes on, or the directory cannot be made or filled.
     """
-    with _name_taken(job.job_name, engine):
-        try:
+    try:
+        make_folders(runs_dir())
+        with alone_in(runs_dir()):  # no other start on this machine comes between the check and the new run
+            check_name(job.job_name, engine)
             paths = create_run(job.job_name, engine, base_path=str(job.base_path))
-        except OSError as error:
-            raise _refused(f"no run can be made in {runs_dir()}", error) from error
+    except OSError as error:
+        raise _refused(f"no run can be made in {runs_dir()}", error) from error
     try:
         yield paths
     except BaseException as error:
@@ -85,16 +87,3 @@ def _refused(what: str, error: OSError) -> EngineRefused:
     file = f" ({error.filename})" if error.filename and str(error.filename) not in what else ""
     words = "; ".join(filter(None, [advice, elsewhere]))
     return EngineRefused(f"{what}: {error.strerror or error}{file}", hint=words)
-
-
-@contextlib.contextmanager
-def _name_taken(job_name: str, engine: str) -> Iterator[None]:
-    """Checks the name once more, with no other start on this machine between the check and the new run."""
-    with contextlib.ExitStack() as stack:
-        try:
-            make_folders(runs_dir())
-            stack.enter_context(alone_in(runs_dir()))
-        except OSError as error:
-            raise _refused(f"no runs can be kept in {runs_dir()}", error) from error
-        check_name(job_name, engine)
-        yield

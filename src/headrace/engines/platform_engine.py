@@ -21,15 +21,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import msgspec
 
 from headrace.engines.documents import Capability, Document, log_documents
 from headrace.engines.handle import RemoteHandle
 from headrace.engines.new_run import new_run
+from headrace.engines.planning.engine_job import EngineJob
 from headrace.engines.platform_news import alone
-from headrace.engines.remote_job import PlannedRemotely, check_remote_job, plan_document
+from headrace.engines.remote_job import check_remote_job, plan_document
 from headrace.engines.ticket import TICKET, Ticket, read_ticket
 from headrace.errors import EngineRefused, EngineUnreachable
 from headrace.job import Job
@@ -38,14 +39,7 @@ from headrace.job.problems.finding import Finding
 from headrace.job.rules.engine_rules import IDLE_ON_OWN_HOSTS, NO_RANGE, Unused, idle, options_rules, own_hosts
 from headrace.runs import Run, RunPaths
 
-
-class _Placed(PlannedRemotely, Protocol):
-    def in_run(self: _P, paths: RunPaths) -> _P:
-        """Returns the same for a run that exists now."""
-
-
-_P = TypeVar("_P", bound=_Placed)
-P = TypeVar("P", bound=_Placed)
+P = TypeVar("P", bound=EngineJob)
 T = TypeVar("T", bound=Ticket)
 
 
@@ -187,13 +181,6 @@ class PlatformEngine(ABC, Generic[P, T]):
         ticket = self.ticket_of(run)
         with self.reach(ticket):
             return (*log_documents(run.paths), *self.said(run, ticket))
-
-    def resume(self, run: Run) -> None:
-        """Goes on with a start whose process was killed: here `bring` finds what became of it."""
-
-    def take_up(self, job: Job, tags: dict[str, str]) -> RemoteHandle | None:
-        """Returns the run of a job that the platform has already, by the job's name: here names say nothing."""
-        return None
 
     def ticket_of(self, run: Run) -> T:
         """Returns the ticket of a run. Raises EngineUnreachable when it cannot be read."""

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import dataclass
 
 import msgspec
 
@@ -22,11 +21,10 @@ from headrace.engines.local.checked_job import check_tensorflow
 from headrace.engines.local.host_limits import Machine
 from headrace.engines.local.plan_hosts import make_plan
 from headrace.engines.new_run import check_name
-from headrace.engines.planning.engine_job import in_run
+from headrace.engines.planning.engine_job import EngineJob, in_run
 from headrace.engines.planning.plan_artefacts import check_checkpoint_folder, check_places
 from headrace.engines.planning.plan_channels import check_channels, orders_of
 from headrace.engines.planning.prepare_run import prepare
-from headrace.instance.channels.stage_orders import ChannelOrder
 from headrace.instance.launch_plan import LaunchPlan, plan_text
 from headrace.instance.paths import DEFAULT_BASE
 from headrace.instance.s3 import AS_ENVIRONMENT, S3Access
@@ -36,43 +34,17 @@ from headrace.job.rules.engine_rules import Unused
 from headrace.runs import RunPaths, runs_dir
 
 
-class PlannedRemotely(Protocol):
-    """A `RemoteJob`, or what else an engine makes of a job that has these three."""
-
-    @property
-    def job(self) -> Job:
-        """The job."""
-
-    @property
-    def plan(self) -> LaunchPlan:
-        """Its launch plan."""
-
-    @property
-    def orders(self) -> tuple[ChannelOrder, ...]:
-        """All its channels."""
-
-
 @dataclass(frozen=True)
-class RemoteJob:
+class RemoteJob(EngineJob):
     """A job for a platform, as `plan` and `check` of an engine return it.
 
     Attributes:
-        job: the job.
-        plan: its launch plan. Its id and folders stand for a run that does not exist.
-        orders: all its channels.
         limits: what its hosts may use, in sentences; the engine says it with `dataclasses.replace`.
         without_effect: what of the job the engine does not use.
     """
 
-    job: Job
-    plan: LaunchPlan
-    orders: tuple[ChannelOrder, ...]
     limits: tuple[str, ...] = ()
     without_effect: tuple[Unused, ...] = ()
-
-    def in_run(self, paths: RunPaths) -> RemoteJob:
-        """Returns the same for a run that exists now."""
-        return replace(self, plan=in_run(self.plan, paths))
 
 
 def plan_remote_job(job: Job, address_of: Callable[[str], str] = str, python: str = "", engine: str = "") -> RemoteJob:
@@ -139,7 +111,7 @@ def ranks_beside_workers(job: Job) -> dict[str, int]:
 
 
 def check_remote_job(
-    planned: PlannedRemotely,
+    planned: EngineJob,
     elsewhere: Collection[Path] = (),
     storage: bool = True,
     programs: bool = True,
@@ -165,23 +137,12 @@ def check_remote_job(
     if programs:
         check_tensorflow(job)
     if storage:
-        check_storage(planned, access, elsewhere)
+        check_places(job, [path[0] for path in elsewhere], access)
+        names = {path[1] for path in elsewhere if path[0] == "inputs"}
+        check_channels([order for order in planned.orders if order.name not in names], access)
 
 
-def check_storage(
-    planned: PlannedRemotely, access: S3Access = AS_ENVIRONMENT, elsewhere: Collection[Path] = ()
-) -> None:
-    """Checks the places that a job reads and writes. Arguments as in `check_remote_job`.
-
-    Raises:
-        EngineRefused: one is not there, or cannot be written.
-    """
-    check_places(planned.job, [path[0] for path in elsewhere], access)
-    names = {path[1] for path in elsewhere if path[0] == "inputs"}
-    check_channels([order for order in planned.orders if order.name not in names], access)
-
-
-def prepare_remote_run(planned: PlannedRemotely, paths: RunPaths) -> None:
+def prepare_remote_run(planned: EngineJob, paths: RunPaths) -> None:
     """Fills the directory of a run: the job, its code, the plan, a tree for each host, the secret with mode 0600.
 
     Args:
@@ -196,6 +157,6 @@ def prepare_remote_run(planned: PlannedRemotely, paths: RunPaths) -> None:
     paths.engine.mkdir(exist_ok=True)
 
 
-def plan_document(planned: PlannedRemotely) -> Document:
+def plan_document(planned: EngineJob) -> Document:
     """Returns plan.json, as `render` gives it. It holds no secret."""
     return Document("plan.json", plan_text(planned.plan))

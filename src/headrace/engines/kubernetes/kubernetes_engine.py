@@ -12,7 +12,7 @@ from headrace.engines.documents import Capability, Document
 from headrace.engines.kubernetes.cluster import ROLE, ROLE_HINT, ExecFailed, KubernetesUnreachable, connect
 from headrace.engines.kubernetes.fetch_record import has_end
 from headrace.engines.kubernetes.kubernetes_job import KubernetesJob, check_kubernetes_job, plan_kubernetes_job
-from headrace.engines.kubernetes.objects import RUN, rendered
+from headrace.engines.kubernetes.objects import rendered
 from headrace.engines.kubernetes.pack_run import check_code
 from headrace.engines.kubernetes.pod_states import PodPhase
 from headrace.engines.kubernetes.refresh_run import KubeTicket, Reached, bring_run, read_leader, without_record
@@ -142,7 +142,8 @@ class KubernetesEngine(PlatformEngine[KubernetesJob, KubeTicket]):
     def said(self, run: Run, ticket: KubeTicket) -> Iterable[Document]:
         """Returns what the cluster has of a run: the logs of its pods as far as nodes keep them, the states of its
         pods, and events. The run's record has all that programs wrote, also when a node has thrown it away."""
-        cluster, labels = Reached(run, ticket).cluster, {RUN: ticket.name}
+        reached = Reached(run, ticket)
+        cluster, labels = reached.cluster, reached.label
         uids = []
         for pod in cluster.objects("Pod", labels):
             name = pod["metadata"]["name"]

@@ -257,86 +257,71 @@ def said(by: Object) -> str:
     return f"{keyword}: {text}" if keyword and text else keyword or text
 
 
-@dataclass(frozen=True)
-class _Found:
-    phase: PodPhase
-    keyword: str = ""
-    words: str = ""
-    init: bool = False
-
-
 def _state(pod: Object, host: str, group: str, now: float) -> PodState:
-    meta, status = pod["metadata"], pod.get("status", {})
-    found = _found(pod, now)
-    return PodState(
+    """Returns the state of a pod: its phase, and why, as keyword and in words."""
+    meta, status, conditions = pod["metadata"], pod.get("status", {}), _conditions(pod)
+    state = PodState(
         host,
         group,
-        found.phase,
+        PodPhase.RUNNING,
         meta["name"],
         meta.get("uid", ""),
-        found.words,
-        found.keyword,
-        found.init,
-        bool(meta.get("deletionTimestamp")),
-        seconds_of(meta.get("creationTimestamp")),
-        _word(status),
-        pod.get("spec", {}).get("nodeName", ""),
+        taken=bool(meta.get("deletionTimestamp")),
+        since=seconds_of(meta.get("creationTimestamp")),
+        word=_word(status),
+        node=pod.get("spec", {}).get("nodeName", ""),
     )
-
-
-def _found(pod: Object, now: float) -> _Found:
-    """Returns the phase of a pod, and why, as keyword and in words."""
-    status, conditions = pod.get("status", {}), _conditions(pod)
     phase = status.get("phase", "Pending")
     if phase in ("Succeeded", "Failed"):
-        return _end(status, conditions)
-    deleted = seconds_of(pod["metadata"].get("deletionTimestamp"))
-    if deleted:
+        return _ended(state, status, conditions)
+    if state.taken:
         target = conditions.get("DisruptionTarget") or {"reason": status.get("reason", "")}
-        lost = now > deleted + LOST_SECONDS
-        told = "its node does not answer" if lost else said(target)
-        return _Found(PodPhase.LOST if lost else PodPhase.LEAVING, target.get("reason", ""), told)
+        keyword = target.get("reason", "")
+        if now > seconds_of(meta["deletionTimestamp"]) + LOST_SECONDS:
+            return replace(state, phase=PodPhase.LOST, keyword=keyword, words="its node does not answer")
+        return replace(state, phase=PodPhase.LEAVING, keyword=keyword, words=said(target))
     if phase == "Pending":
-        return _waiting(pod, status)
+        return _waiting(state, pod, status)
     ready = _all_conditions(pod).get("Ready", {})
     # Kubernetes gives no keyword when it has not heard of the node, and one when a container is not ready.
     silent = ready.get("status") in ("False", "Unknown") and not ready.get("reason")
     if phase == "Unknown" or silent:
-        return _Found(PodPhase.RUNNING, "NodeNotReady", f"its node {pod['spec'].get('nodeName', '')} does not answer")
-    return _Found(PodPhase.RUNNING)
+        return replace(state, keyword="NodeNotReady", words=f"its node {state.node} does not answer")
+    return state
 
 
-def _waiting(pod: Object, status: Object) -> _Found:
+def _waiting(state: PodState, pod: Object, status: Object) -> PodState:
     """Returns why a pod waits."""
+    state = replace(state, phase=PodPhase.WAITING)
     for part in ("initContainerStatuses", "containerStatuses"):
         for container in status.get(part, ()):
             waiting = container.get("state", {}).get("waiting", {})
             if waiting.get("reason", "") not in _STARTING:
-                return _Found(PodPhase.WAITING, waiting["reason"], said(waiting))
+                return replace(state, keyword=waiting["reason"], words=said(waiting))
     scheduled = _all_conditions(pod).get("PodScheduled", {})
     if scheduled.get("status") == "False":
-        return _Found(PodPhase.WAITING, scheduled.get("reason", ""), said(scheduled))
-    node = pod.get("spec", {}).get("nodeName", "")
-    return _Found(PodPhase.WAITING, "", f"its pod is starting on {node}" if node else "")
+        return replace(state, keyword=scheduled.get("reason", ""), words=said(scheduled))
+    return replace(state, words=f"its pod is starting on {state.node}" if state.node else "")
 
 
-def _end(status: Object, conditions: Mapping[str, Object]) -> _Found:
+def _ended(state: PodState, status: Object, conditions: Mapping[str, Object]) -> PodState:
     """Returns why a pod ended."""
+    state = replace(state, phase=PodPhase.ENDED)
     for init in status.get("initContainerStatuses", ()):
         ended = init.get("state", {}).get("terminated", {})
         if ended.get("exitCode"):
             text = ended.get("message", "").strip() or ended.get("reason", "")
-            told = f"its step {init.get('name', '')} {_how(ended)}: {text}"
-            return _Found(PodPhase.ENDED, ended.get("reason", ""), told, init=True)
+            words = f"its step {init.get('name', '')} {_how(ended)}: {text}"
+            return replace(state, keyword=ended.get("reason", ""), words=words, init=True)
     for by in (conditions.get("DisruptionTarget"), status):
         if by and by.get("reason"):
-            return _Found(PodPhase.ENDED, by["reason"], said(by))
+            return replace(state, keyword=by["reason"], words=said(by))
     ended = _container(status).get("terminated", {})
     text = ended.get("message", "").strip()
-    told = _how(ended) if ended else ""
-    if text and decode_last_word(text) is None:
-        told = f"{told}: {text}"
-    return _Found(PodPhase.ENDED, ended.get("reason", ""), told)
+    words = _how(ended) if ended else ""
+    if text and state.word is None:
+        words = f"{words}: {text}"
+    return replace(state, keyword=ended.get("reason", ""), words=words)
 
 
 def _how(ended: Object) -> str:

@@ -135,24 +135,6 @@ class RunLook:
         return [each for each in self.newest if each.phase in (PodPhase.WAITING, PodPhase.ABSENT)]
 
 
-def look_at(cluster: Cluster, ticket: KubeTicket, leader: str, hosts: Mapping[str, str]) -> RunLook:
-    """Asks for the pods of a run: one request.
-
-    Args:
-        cluster: where it is.
-        ticket: of the run.
-        leader: name of its leader's host.
-        hosts: name of each host to its group.
-    """
-    at = time.time()
-    return RunLook(leader, pod_states(cluster.objects("Pod", {RUN: ticket.name}), hosts, at), at)
-
-
-def look_at_jobs(cluster: Cluster, ticket: KubeTicket) -> dict[str, JobState]:
-    """Asks for the Jobs of a run: one request. Returns the Job of each host."""
-    return job_states(cluster.objects("Job", {RUN: ticket.name}))
-
-
 def explained(cluster: Cluster, look: RunLook, jobs: Mapping[str, JobState]) -> RunLook:
     """Returns a look with the newest warning for hosts that wait and whose pods do not say why.
 
@@ -216,7 +198,17 @@ class Reached:
         trains = plan.feed_range is not None and any(isinstance(event, JobStarted) for event in self.run.events())
         left_out = plan.comes_and_goes if trains else plan.comes_later
         hosts = {host.name: host.group for host in plan.hosts if not left_out(host.name)}
-        return look_at(self.cluster, self.ticket, plan.leader, hosts)
+        at = time.time()
+        return RunLook(plan.leader, pod_states(self.cluster.objects("Pod", self.label), hosts, at), at)
+
+    @property
+    def label(self) -> dict[str, str]:
+        """The label that all objects of the run have."""
+        return {RUN: self.ticket.name}
+
+    def jobs(self) -> dict[str, JobState]:
+        """Asks for the Jobs of the run. Returns the Job of each host. Raises as `look` does."""
+        return job_states(self.cluster.objects("Job", self.label))
 
     def ask(self, leader: PodState, command: Sequence[str]) -> None:
         """Gives the run's coordinator a command, in the leader's pod.
@@ -411,7 +403,7 @@ def _refresh(reached: Reached) -> None:
     if leader.phase in (PodPhase.RUNNING, PodPhase.LEAVING) and (uid or leader.phase is PodPhase.RUNNING):
         _fetch(reached, look, leader)
         return
-    jobs = look_at_jobs(reached.cluster, reached.ticket)
+    jobs = reached.jobs()
     job = jobs.get(look.leader)
     newest = look.pods[look.leader][-1]
     if uid:  # it has run, and runs no more
@@ -434,8 +426,8 @@ def _is_gone(reached: Reached, leader: PodState) -> bool:
 
     A JobSet may have no Jobs yet.
     """
-    kind, labels = reached.ticket.owner[0], {RUN: reached.ticket.name}
-    return leader.phase is PodPhase.ABSENT and not (kind == "JobSet" and reached.cluster.objects(kind, labels))
+    kind = reached.ticket.owner[0]
+    return leader.phase is PodPhase.ABSENT and not (kind == "JobSet" and reached.cluster.objects(kind, reached.label))
 
 
 def _fetch(reached: Reached, look: RunLook, leader: PodState) -> None:
@@ -454,7 +446,7 @@ def _fetch(reached: Reached, look: RunLook, leader: PodState) -> None:
             raise
         return  # its pod has ended since it was looked at: the next look tells
     if _misses_one(reached.run, look):
-        _tell_waiting(reached, look, look_at_jobs(reached.cluster, reached.ticket), leader)
+        _tell_waiting(reached, look, reached.jobs(), leader)
 
 
 def _misses_one(run: Run, look: RunLook) -> bool:

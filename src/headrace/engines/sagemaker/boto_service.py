@@ -1,4 +1,4 @@
-"""Speaks to SageMaker and CloudWatch Logs with botocore (extra `sagemaker`), imported when used.
+"""Speaks to SageMaker and CloudWatch with botocore (extra `sagemaker`), imported when used. Answers are plain mappings.
 
 CreateTrainingJob is not left to botocore's own repetitions: a request whose answer was lost may have created the job,
 so the job is looked for by its name first. Every repetition waits, at random and longer each time, because many
@@ -13,7 +13,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from headrace.aws_errors import AwsFault, fault_of
 from headrace.errors import EngineRefused, EngineUnreachable, NameInUse
@@ -92,60 +92,6 @@ class HostPoint(NamedTuple):
     average: float
 
 
-class TrainingService(Protocol):
-    """SageMaker's training jobs of one account and region. Every call raises ServiceUnreachable, ServiceRefused."""
-
-    def create(self, request: Mapping[str, object], look: float | None = None) -> str:
-        """Creates a training job, once: what was accepted although its answer was lost is found again by its name.
-
-        Args:
-            request: the CreateTrainingJob request.
-            look: seconds for which a job of that name is looked for when the service refuses the request, because
-                somebody may have sent it before; None: nobody can.
-
-        Returns:
-            TrainingJobArn, of the new job or of one that has this name and this request already.
-
-        Raises:
-            NameTaken: a job of that name has another request.
-        """
-
-    def describe(self, name: str) -> Answer | None:
-        """Returns what the service says of a training job; None when it has none of that name."""
-
-    def stop(self, name: str) -> bool:
-        """Asks a training job to stop. Returns whether it was still waiting or running."""
-
-    def tags(self, arn: str) -> dict[str, str]:
-        """Returns the tags of a training job: key to value."""
-
-    def names(self, containing: str) -> Iterator[str]:
-        """Yields the names of all training jobs whose name contains a text, the newest first."""
-
-    def logs(self, name: str, positions: dict[str, str]) -> list[LogEvent]:
-        """Returns what the containers of a job have printed since the last call, in the order of its time.
-
-        Args:
-            name: the job.
-            positions: where the last call has ended in each stream; it is brought up to date. Empty for the beginning.
-        """
-
-    def host_points(self, name: str, host: str, metric: str, begin: float, end: float) -> list[HostPoint]:
-        """Returns what CloudWatch measured of a host of a job, minute by minute.
-
-        Args:
-            name: the job.
-            host: e.g. ``algo-1``.
-            metric: CloudWatch's name of it, e.g. ``CPUUtilization``.
-            begin, end: from when to when, seconds since the epoch.
-        """
-
-
-def is_over(answer: Answer) -> bool:
-    """Tells whether a job has ended."""
-    return answer.get("TrainingJobStatus") in OVER
-
-
 def differences(request: Mapping[str, object], answer: Answer) -> list[str]:
     """Returns the members of a request that a described job has in another way; empty when it is the request's job.
 
@@ -197,7 +143,7 @@ _HINTS = {
 
 
 class BotoService:
-    """See `headrace.engines.sagemaker.boto_service.TrainingService`.
+    """SageMaker's training jobs of one account and region. Every call raises ServiceUnreachable, ServiceRefused.
 
     Args:
         access: how the service is reached.
@@ -253,7 +199,19 @@ class BotoService:
         return str(self.sagemaker.meta.endpoint_url)
 
     def create(self, request: Mapping[str, object], look: float | None = None) -> str:
-        """Creates a training job, once. See the class."""
+        """Creates a training job, once: what was accepted although its answer was lost is found again by its name.
+
+        Args:
+            request: the CreateTrainingJob request.
+            look: seconds for which a job of that name is looked for when the service refuses the request, because
+                somebody may have sent it before; None: nobody can.
+
+        Returns:
+            TrainingJobArn, of the new job or of one that has this name and this request already.
+
+        Raises:
+            NameTaken: a job of that name has another request.
+        """
         name = str(request["TrainingJobName"])
 
         def send() -> str:
@@ -292,7 +250,7 @@ class BotoService:
                 self.sagemaker.stop_training_job(TrainingJobName=name)
             except self._errors.ClientError as error:
                 answer = self.describe(name) if _code(error) in ("ValidationException", "ResourceNotFound") else {}
-                if answer is None or is_over(answer):
+                if answer is None or answer.get("TrainingJobStatus") in OVER:
                     return False
                 raise
             return True
@@ -301,75 +259,59 @@ class BotoService:
 
     def tags(self, arn: str) -> dict[str, str]:
         """Returns the tags of a training job: key to value."""
-        found: dict[str, str] = {}
-        asked: dict[str, object] = {"ResourceArn": arn}
-        while True:
-            page = self._repeated("the tags cannot be read", lambda: self.sagemaker.list_tags(**asked))
-            found |= {each["Key"]: each["Value"] for each in page["Tags"]}
-            if not page.get("NextToken"):
-                return found
-            asked["NextToken"] = page["NextToken"]
+        pages = self._pages("the tags cannot be read", self.sagemaker.list_tags, "NextToken", ResourceArn=arn)
+        return {each["Key"]: each["Value"] for page in pages for each in page["Tags"]}
 
     def names(self, containing: str) -> Iterator[str]:
         """Yields the names of all training jobs whose name contains a text, the newest first."""
-        asked: dict[str, object] = {"NameContains": containing, "MaxResults": 100, "SortBy": "CreationTime"}
-        asked["SortOrder"] = "Descending"
-        while True:
-            page = self._repeated(
-                "the training jobs cannot be listed", lambda: self.sagemaker.list_training_jobs(**asked)
-            )
+        asked = {"NameContains": containing, "MaxResults": 100, "SortBy": "CreationTime", "SortOrder": "Descending"}
+        ask = self.sagemaker.list_training_jobs
+        for page in self._pages("the training jobs cannot be listed", ask, "NextToken", **asked):
             yield from (str(each["TrainingJobName"]) for each in page["TrainingJobSummaries"])
-            if not page.get("NextToken"):
-                return
-            asked["NextToken"] = page["NextToken"]
 
-    def logs(self, name: str, positions: dict[str, str]) -> list[LogEvent]:
-        """Returns what the containers of a job have printed since the last call, in the order of its time."""
-        found: list[LogEvent] = []
+    def logs(self, name: str) -> list[LogEvent]:
+        """Returns what the containers of a job have printed, in the order of its time."""
+        events: list[LogEvent] = []
         for stream in self._streams(name):
+            asked = {"logGroupName": LOG_GROUP, "logStreamName": stream, "startFromHead": True}
             while True:
-                asked = {"logGroupName": LOG_GROUP, "logStreamName": stream, "startFromHead": True}
-                if stream in positions:
-                    asked["nextToken"] = positions[stream]
-                page = self._repeated(
-                    f"the logs of {name} cannot be read",
-                    lambda asked=asked: self.cloudwatch_logs.get_log_events(**asked),  # type: ignore[misc]
-                )
+                read = functools.partial(self.cloudwatch_logs.get_log_events, **asked)
+                page = self._repeated(f"the logs of {name} cannot be read", read)
                 short = stream.rpartition("/")[2]
-                found += (LogEvent(short, each["timestamp"], each["message"]) for each in page["events"])
-                if page["nextForwardToken"] == positions.get(stream):
+                events += (LogEvent(short, each["timestamp"], each["message"]) for each in page["events"])
+                if page["nextForwardToken"] == asked.get("nextToken"):  # of the last page, its own
                     break
-                positions[stream] = page["nextForwardToken"]
-        return sorted(found, key=lambda event: event.milliseconds)
+                asked["nextToken"] = page["nextForwardToken"]
+        return sorted(events, key=lambda event: event.milliseconds)
 
     def host_points(self, name: str, host: str, metric: str, begin: float, end: float) -> list[HostPoint]:
-        """Returns what CloudWatch measured of a host of a job. See the class."""
-        found: list[HostPoint] = []
-        start = math.floor(begin / 60) * 60
-        while start < end:  # an answer has 1440 points at most
-            stop = min(start + _POINTS * 60, math.ceil(end / 60) * 60)
-            asked = {
-                "Namespace": LOG_GROUP,  # of the metrics, too
-                "MetricName": metric,
-                "Dimensions": [{"Name": "Host", "Value": f"{name}/{host}"}],
-                "StartTime": start,
-                "EndTime": stop,
-                "Period": 60,
-                "Statistics": ["Average"],
-            }
-            page = self._repeated(
-                f"the metrics of {name} cannot be read",
-                lambda asked=asked: self.cloudwatch.get_metric_statistics(**asked),  # type: ignore[misc]
+        """Returns what CloudWatch measured of a host of a job, minute by minute.
+
+        Args:
+            name: the job.
+            host: e.g. ``algo-1``.
+            metric: CloudWatch's name of it, e.g. ``CPUUtilization``.
+            begin, end: from when to when, seconds since the epoch.
+        """
+        points: list[HostPoint] = []
+        last = math.ceil(end / 60) * 60
+        for start in range(math.floor(begin / 60) * 60, math.ceil(end), _POINTS * 60):
+            read = functools.partial(
+                self.cloudwatch.get_metric_statistics,
+                Namespace=LOG_GROUP,  # of the metrics, too
+                MetricName=metric,
+                Dimensions=[{"Name": "Host", "Value": f"{name}/{host}"}],
+                StartTime=start,
+                EndTime=min(start + _POINTS * 60, last),
+                Period=60,
+                Statistics=["Average"],
             )
-            found += (HostPoint(each["Timestamp"].timestamp(), each["Average"]) for each in page["Datapoints"])
-            start = stop
-        return sorted(found)
+            page = self._repeated(f"the metrics of {name} cannot be read", read)
+            points += (HostPoint(each["Timestamp"].timestamp(), each["Average"]) for each in page["Datapoints"])
+        return sorted(points)
 
     def _streams(self, name: str) -> list[str]:
-        asked: dict[str, object] = {"logGroupName": LOG_GROUP, "logStreamNamePrefix": f"{name}/"}
-        found: list[str] = []
-
-        def send() -> Answer:
+        def ask(**asked: object) -> Answer:
             try:
                 answer: Answer = self.cloudwatch_logs.describe_log_streams(**asked)
             except self._errors.ClientError as error:
@@ -378,12 +320,18 @@ class BotoService:
                 raise
             return answer
 
+        beginning = {"logGroupName": LOG_GROUP, "logStreamNamePrefix": f"{name}/"}
+        pages = self._pages(f"the logs of {name} cannot be listed", ask, "nextToken", **beginning)
+        return [each["logStreamName"] for page in pages for each in page["logStreams"]]
+
+    def _pages(self, what: str, ask: Callable[..., Answer], token: str, **asked: object) -> Iterator[Answer]:
+        """Yields the pages of a list, each of which names the next one by a token."""
         while True:
-            page = self._repeated(f"the logs of {name} cannot be listed", send)
-            found += (each["logStreamName"] for each in page["logStreams"])
-            if not page.get("nextToken"):
-                return found
-            asked["nextToken"] = page["nextToken"]
+            page = self._repeated(what, functools.partial(ask, **asked))
+            yield page
+            if not page.get(token):
+                return
+            asked[token] = page[token]
 
     def _own(self, request: Mapping[str, object], answer: Answer | None, taken: Exception | None) -> str:
         """Returns the ARN of the job that has the request's name, when it is the request's. Raises NameTaken."""
@@ -435,7 +383,8 @@ class BotoService:
             try:
                 return send()
             except errors.ClientError as error:
-                if not _is_busy(error) and _http_status(error) < 500:
+                status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 400)
+                if not _is_busy(error) and status < 500:
                     if found is not None and look is not None and (made := self._at_last(found, look)) is not None:
                         return made
                     raise _refused(what, error) from error
@@ -459,10 +408,6 @@ def _code(error: Any) -> str:
 
 def _message(error: Any) -> str:
     return str(error.response.get("Error", {}).get("Message", ""))
-
-
-def _http_status(error: Any) -> int:
-    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 400))
 
 
 def _is_busy(error: Any) -> bool:

@@ -11,7 +11,7 @@ from datetime import datetime
 import msgspec
 
 from headrace.engines.platform_news import WRITER, PlatformNews, platform_news
-from headrace.engines.sagemaker.boto_service import MISSING_SECONDS, Answer, BotoService, HostPoint, TrainingService
+from headrace.engines.sagemaker.boto_service import MISSING_SECONDS, Answer, BotoService, HostPoint
 from headrace.engines.sagemaker.failure_reasons import cost_of, end_of_job, over_budget, refused, word_of
 from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket
 from headrace.engines.sagemaker.stage_channel import remove_channel
@@ -172,7 +172,7 @@ def _refresh(run: Run, ticket: ServiceTicket, store: Store) -> None:
             news.end(*end)
 
 
-def _watch_budget(paths: RunPaths, ticket: ServiceTicket, found: Answer, service: TrainingService) -> None:
+def _watch_budget(paths: RunPaths, ticket: ServiceTicket, found: Answer, service: BotoService) -> None:
     """Has a job stopped whose budget is used up, when its leader does not do it."""
     cause = over_budget(_plan(paths), found, time.time())
     if cause is not None and service.stop(ticket.name):

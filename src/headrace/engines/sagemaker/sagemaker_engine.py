@@ -101,7 +101,7 @@ class SageMakerEngine(PlatformEngine[SageMakerJob, ServiceTicket]):
         """Returns what CloudWatch has of a run's containers, and what the service says of its job."""
         service = BotoService(ticket.service)
         lines: dict[str, list[str]] = {}
-        for event in service.logs(ticket.name, {}):
+        for event in service.logs(ticket.name):
             lines.setdefault(event.stream, []).append(f"{_when(event.milliseconds)} {event.text}\n")
         yield from (Document(f"{stream}.log", "".join(texts)) for stream, texts in sorted(lines.items()))
         told = json.dumps(service.describe(ticket.name) or {}, indent=2, default=str) + "\n"

@@ -23,7 +23,6 @@ from headrace.engines.sagemaker.boto_service import (
     BotoService,
     NameTaken,
     ServiceRefused,
-    TrainingService,
 )
 from headrace.engines.sagemaker.failure_reasons import used_up, word_of
 from headrace.engines.sagemaker.sagemaker_job import RUN_TAG, SageMakerJob, planned_in
@@ -217,7 +216,7 @@ def forget_copy(paths: RunPaths) -> None:
     shutil.rmtree(paths.engine / STORED, ignore_errors=True)
 
 
-def _stop_what_came(service: TrainingService, name: str) -> None:
+def _stop_what_came(service: BotoService, name: str) -> None:
     """Stops a job that the service may have, though nobody was told: nothing would ever look at it."""
     try:
         if service.stop(name):
