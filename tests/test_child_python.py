@@ -15,8 +15,7 @@ PACKAGE = Path(__file__).parent.parent / "src" / "headrace"
 OTHERS = {
     "agent/launchers/mpi_host.py",  # the job's own launcher of ranks
     "agent/program_specs.py",  # servers that run with the job's Python, which may be of any version
-    "engines/kubernetes/unpack_package.py",  # in a container
-    "engines/sagemaker/container_start.py",  # in a container
+    "engines/host_start.py",  # in a container
     "hosting/inputs/virtual_environments.py",  # pip of the job's Python
     "instance/entry_command.py",  # the job's own module
     "instance/frameworks.py",

@@ -15,8 +15,8 @@ from sagemaker_loop import BUCKET, GROUPS, Loop, open_loop, open_service
 
 from headrace import engines
 from headrace.engines.documents import Permission
+from headrace.engines.host_start import CONTAINER
 from headrace.engines.sagemaker.boto_service import BotoService
-from headrace.engines.sagemaker.container_start import HOST
 from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket
 from headrace.engines.ticket import read_ticket
 from headrace.insight import report
@@ -113,6 +113,6 @@ def programs(run_id: str) -> list[int]:
             words = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
         except (FileNotFoundError, ProcessLookupError):  # another process, which has just ended
             continue
-        if HOST.encode() in words and any(run_id.encode() in word for word in words):
+        if CONTAINER.encode() in words and any(run_id.encode() in word for word in words):
             found.append(process.pid)
     return found

@@ -16,10 +16,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from headrace.engines.host_start import INDEX, PACKAGE, RUN_FILES
 from headrace.engines.kubernetes.kubernetes_job import KubernetesJob, plan_kubernetes_job
 from headrace.engines.kubernetes.objects import FOLDER, INPUT, WORD, objects
-from headrace.engines.kubernetes.pack_run import PACKAGE, SHARED, Payload, prepare_kubernetes_run
-from headrace.engines.kubernetes.unpack_package import INDEX
+from headrace.engines.kubernetes.pack_run import Payload, prepare_kubernetes_run
 from headrace.job import Job
 from headrace.runs import RunPaths, create_run
 
@@ -96,7 +96,7 @@ class Pods:
         tree = "ml" if in_set else f"hosts/{host}"
         for name in (f"run/{tree}", "headrace/in", "tmp"):
             (pod / name).mkdir(parents=True)
-        for name, data in ((PACKAGE, self.payload.package), (SHARED, self.payload.shared)):
+        for name, data in ((PACKAGE, self.payload.package), (RUN_FILES, self.payload.shared)):
             (pod / "headrace/in" / name).write_bytes(data)
         (pod / "headrace/in" / f"{host}.tar.gz").write_bytes(self.payload.hosts[host])
         names = (f"10.96.7.{n}\t{each.address}\n" for n, each in enumerate(self.planned.plan.hosts, start=1))

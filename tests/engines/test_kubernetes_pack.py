@@ -16,10 +16,10 @@ import pytest
 from effort import SOAK
 from kube_jobs import DATA, DNN, FEED, kube_job
 
+from headrace.engines.host_start import host_named, unpack_run
 from headrace.engines.kubernetes.kubernetes_job import plan_kubernetes_job
 from headrace.engines.kubernetes.objects import objects, rendered
 from headrace.engines.kubernetes.pack_run import MOST_BYTES, Payload, package_zip, prepare_kubernetes_run
-from headrace.engines.kubernetes.unpack_package import host_named, unpack_run
 from headrace.errors import EngineRefused
 from headrace.instance.launch_plan import read_secret
 from headrace.job import Job

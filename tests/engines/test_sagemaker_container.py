@@ -13,17 +13,17 @@ import msgspec
 import pytest
 from sagemaker_jobs import planned
 
+from headrace.engines.host_start import START_SCRIPT, after_start_script, install_from
 from headrace.engines.planning.pack_files import zipped_wheels
 from headrace.engines.platform_news import platform_news
 from headrace.engines.sagemaker import submit_training_job
 from headrace.engines.sagemaker.container_host import (
-    ContainerOutput,
     linked_tree,
     placed_plan,
+    printed_output,
     stop_orders,
     write_failure,
 )
-from headrace.engines.sagemaker.container_start import START_SCRIPT, after_start_script, install_from
 from headrace.engines.sagemaker.refresh_training_job import tell_part
 from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket
 from headrace.engines.ticket import read_ticket
@@ -223,8 +223,6 @@ def test_a_container_does_not_print_again_what_one_before_it_has_printed(
     log = paths.root / "logs" / "dnn_group" / "algo-1" / "0.log"
     log.parent.mkdir(parents=True)
     log.write_text("2026-11-20T19:01:02.123456Z o before\n")
-    output = ContainerOutput(paths, "algo-1")
-    with log.open("a") as file:
+    with printed_output(paths, "algo-1"), log.open("a") as file:
         file.write("2026-11-20T19:02:02.123456Z o after\n")
-    output.close()
     assert capsys.readouterr().out == "after\n"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.engines.planning.plan_channels import prepare_channels
+from headrace.hosting.helpers.own_orders import keep_own_orders
 from headrace.hosting.inputs.channel_area import remove_channels
 from headrace.instance.channels.stage_orders import SERVE, ChannelOrder, order_path
 from headrace.instance.launch_plan import GroupPlan, HostPlan, LaunchPlan
@@ -40,7 +41,8 @@ def test_its_channels_are_staged_and_served_and_no_other(tmp_path: Path) -> None
     paths = RunPaths(tmp_path / "run")
     channels = paths.host("algo-2") / "input/data"
     channels.mkdir(parents=True)
-    prepare_channels(plan, orders, paths, hosts=["algo-2"])
+    prepare_channels(plan, orders, paths)
+    keep_own_orders(plan, paths, "algo-2")
 
     run_helper = [sys.executable, "-m", "headrace.hosting.helpers.stage", str(paths.root)]
     subprocess.run(run_helper, check=True, timeout=60)

@@ -9,14 +9,18 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 
 import msgspec
 
+from headrace.record_files import decode_record
 from headrace.runs import Cause, Event, EventWriter, RunPaths, Status
-from headrace.runs.events import SecondaryStatus, StatusChanged
+from headrace.runs.events import RunFinished, SecondaryStatus, StatusChanged
 from headrace.runs.reader import Run
+from headrace.runs.record_pieces import NewPieces, known_here, take_piece
+from headrace.runs.run_paths import ENGINE
+from headrace.runs.segments import EVENTS, Piece
 from headrace.runs.state import last_word, run_finished
 
 LOCK = "fetch.lock"  # below the run's engine directory
@@ -48,6 +52,10 @@ def alone(paths: RunPaths, wait: bool = False, lock_file: str = LOCK) -> Iterato
 
 
 WRITER = "platform"  # name of the event file
+OWN_EVENTS = (f"{EVENTS}/{WRITER}.jsonl",)  # of a record that is brought here: this machine writes one of its own
+LEADERS = f"{EVENTS}/{ENGINE}.jsonl"  # what the supervisor of the leader writes
+NOTHING: Mapping[str, int] = {}
+_END = msgspec.json.Decoder(RunFinished)
 NEWS_LOCK = "platform.lock"  # there too
 
 
@@ -131,3 +139,51 @@ def platform_news(paths: RunPaths) -> Iterator[PlatformNews]:
     """
     with alone(paths, wait=True, lock_file=NEWS_LOCK), EventWriter(paths.events(WRITER)) as writer:
         yield PlatformNews(Run(paths), writer)
+
+
+def bring_new(
+    copy: RunPaths,
+    paths: RunPaths,
+    whole: Collection[str],
+    last: bool,
+    until: int | None = None,
+    before: Mapping[str, int] = NOTHING,
+) -> None:
+    """Brings what is new in a copy of a record, which was fetched from where it is stored, into the record here.
+
+    Args:
+        copy: the copy.
+        paths: the run.
+        whole: files that are brought as a whole.
+        last: nobody writes to the copy any more.
+        until: place in the leader's events of the copy behind which nothing is brought.
+        before: how much the growing files here held when the copy began.
+
+    Raises:
+        OSError: the record here cannot be written.
+    """
+    new, more = NewPieces(copy, whole, OWN_EVENTS), True
+    while more:
+        batch, more = new.next(known_here(paths, whole, OWN_EVENTS, before), last)
+        kept = [each for piece, data in batch if (each := _up_to(piece, data, until)) is not None]
+        more = more and bool(kept)
+        for piece, data in kept:
+            offset = None if piece.offset is None else piece.offset + before.get(piece.path, 0)
+            take_piece(paths.root, msgspec.structs.replace(piece, offset=offset), data)
+
+
+def _up_to(piece: Piece, data: bytes, limit: int | None) -> tuple[Piece, bytes] | None:
+    """Returns what of a piece stands before a place in the leader's events; None when nothing does."""
+    if limit is None or piece.path != LEADERS or piece.offset is None or piece.offset + piece.size <= limit:
+        return piece, data
+    kept = data[: max(0, limit - piece.offset)]
+    return (msgspec.structs.replace(piece, size=len(kept)), kept) if kept else None
+
+
+def is_end(line: bytes) -> bool:
+    """Tells whether a line of an event file is the end of a run."""
+    try:
+        decode_record(_END, line)
+    except msgspec.DecodeError:
+        return False
+    return True

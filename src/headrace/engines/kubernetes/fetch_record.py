@@ -23,13 +23,13 @@ import msgspec
 from headrace.engines.kubernetes.cluster import Cluster, KubernetesUnreachable
 from headrace.engines.kubernetes.send_record import (
     MODULE,
-    NOT_SENT,
     SENT_WHOLE,
     OutputFile,
     digests,
     encode_known,
     is_output,
 )
+from headrace.engines.platform_news import OWN_EVENTS
 from headrace.errors import RecordDamaged
 from headrace.private_folders import write_atomically
 from headrace.runs import RunPaths
@@ -79,12 +79,12 @@ class RecordFetch:
         """
         deadline = time.monotonic() + seconds
         while True:
-            answer = self._answer("pieces", encode_known(known_here(self._paths, SENT_WHOLE, NOT_SENT)))
+            answer = self._answer("pieces", encode_known(known_here(self._paths, SENT_WHOLE, OWN_EVENTS)))
             try:
                 header, contents = decode(answer, f"the answer of the pod {self._pod}")
             except RecordDamaged as error:  # it broke off without a sign
                 raise FetchTrouble(error.message, "it is asked again later") from error
-            if header.run_id != self._paths.id or any(piece.path in NOT_SENT for piece in header.pieces):
+            if header.run_id != self._paths.id or any(piece.path in OWN_EVENTS for piece in header.pieces):
                 raise FetchTrouble(f"the pod {self._pod} sent a record of {header.run_id}, not of {self._paths.id}")
             if header.last:
                 if not self._fetch_outputs(deadline):
@@ -101,7 +101,7 @@ class RecordFetch:
         A file that does not begin as it does here is fetched anew, and what the other pod's run had made is not mixed
         with what this one's makes. Raises as `fetch` does.
         """
-        known = known_here(self._paths, SENT_WHOLE, NOT_SENT)
+        known = known_here(self._paths, SENT_WHOLE, OWN_EVENTS)
         here = digests(self._paths.root, known.sent)
         try:
             there = _DIGESTS.decode(self._answer("digests", encode_known(known)))

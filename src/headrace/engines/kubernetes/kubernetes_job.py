@@ -102,7 +102,8 @@ class KubernetesJob(EngineJob):
             requests = {"cpu": str(shape.vcpus), "memory": f"{math.floor(shape.memory_gib * 1024)}Mi"}
         limits = dict(pods.resources.limits) if pods.resources else {}
         requests |= pods.resources.requests if pods.resources else {}
-        requests = {name: value for name, value in requests.items() if not _is_above(value, limits.get(name))}
+        most = {name: amount_of(value) for name, value in limits.items()}
+        requests = {name: value for name, value in requests.items() if amount_of(value) <= most.get(name, math.inf)}
         requests |= {name: value for name, value in LEAST.items() if name not in requests and name not in limits}
         gpus = pods.gpus if pods.gpus is not None else shape.gpus if shape is not None else 0
         if gpus:
@@ -206,7 +207,3 @@ def _cpu_limit(pods: KubernetesPods) -> int:
     """Returns how many whole CPUs a pod may use at most; 0 without a limit."""
     limit = pods.resources.limits.get("cpu") if pods.resources else None
     return 0 if limit is None else max(1, math.floor(amount_of(limit)))
-
-
-def _is_above(value: str, limit: str | None) -> bool:
-    return limit is not None and amount_of(value) > amount_of(limit)

@@ -25,8 +25,9 @@ import yaml
 
 from headrace import host_libraries
 from headrace.engines.documents import Document
+from headrace.engines.host_start import PACKAGE, RUN_FILES
 from headrace.engines.kubernetes.kubernetes_job import KubernetesJob, jobs_that_come_and_go, part_of_set
-from headrace.engines.kubernetes.pack_run import PACKAGE, SHARED, Payload
+from headrace.engines.kubernetes.pack_run import Payload
 from headrace.engines.kubernetes.pod import AUTHORITY, NAMESPACE, TOKEN
 from headrace.engines.remote_job import plan_document
 from headrace.hosting.supervision.host_duties import LAST_SYNC_SECONDS
@@ -172,7 +173,7 @@ def _own_volumes(planned: KubernetesJob, group: GroupPlan, host: str, pods: Kube
     keys = [f"{name}.tar.gz" for name in ([host] if host else group.hosts)]
     sources = [
         {"configMap": {"name": package_name(planned), "items": _items([PACKAGE])}},
-        {"secret": {"name": planned.name, "items": _items([SHARED])}},
+        {"secret": {"name": planned.name, "items": _items([RUN_FILES])}},
         {"secret": {"name": secret_name(planned, group, host), "items": _items(keys)}},
     ]
     if host == planned.plan.leader and planned.plan.feed_range is not None:
@@ -359,7 +360,7 @@ def _package(planned: KubernetesJob, payload: Payload | None) -> Object:
 
 
 def _secrets(planned: KubernetesJob, payload: Payload | None) -> Iterator[Object]:
-    yield _secret(_meta(planned, planned.name), None if payload is None else {SHARED: payload.shared})
+    yield _secret(_meta(planned, planned.name), None if payload is None else {RUN_FILES: payload.shared})
     for group in sorted(planned.plan.groups, key=lambda each: planned.plan.leader not in each.hosts):
         labels = {GROUP: group_label(group.name)}
         for hosts in [group.hosts] if planned.options.is_jobset else [(host,) for host in group.hosts]:

@@ -1,6 +1,6 @@
 """What travels to the pods, packed: headrace's own package, what all hosts share, and what is one host's alone.
 
-    headrace.zip     the package's instance side; it unpacks itself (`unpack_package`). A ConfigMap
+    headrace.zip     the package's instance side; it unpacks itself (`host_start`). A ConfigMap
     run.tar.gz       the run's directory: job, plan, code, orders. A Secret
     algo-N.tar.gz    the host's tree, with the job's secret. A Secret for each host
 
@@ -28,15 +28,11 @@ from headrace.instance.launch_plan import HostPlan
 from headrace.instance.storage import is_s3
 from headrace.runs import RunPaths, runs_dir
 
-PACKAGE = "headrace.zip"
-SHARED = "run.tar.gz"
 MOST_BYTES = 1024 * 1024
 """Of all values of a Secret or ConfigMap together."""
 SHARED_FILES = ("job.yaml", "job.json", "request.json", "plan.json", "run.json", "code", "engine")
 """Every pod gets them, with the orders of all hosts: it keeps its own (`hosting.helpers.own_orders`)."""
 PLAN_IN_TREE = ("input/data/headrace/plan.json",)  # the same as the run's own: it is put there in the pod
-
-START = "engines/kubernetes/unpack_package.py"
 
 
 @dataclass(frozen=True)
@@ -45,7 +41,7 @@ class Payload:
 
     Attributes:
         package: PACKAGE.
-        shared: SHARED.
+        shared: RUN_FILES.
         hosts: host name to what is its alone.
     """
 
@@ -104,9 +100,10 @@ def check_code(planned: KubernetesJob) -> None:
 
 
 def _check_code_size(packed: bytes) -> None:
-    if len(packed) > MOST_BYTES:
+    size = len(packed)
+    if size > MOST_BYTES:
         raise EngineRefused(
-            f"the code is too large to travel with the job: {_kib(packed)} KiB packed, of at most {MOST_BYTES >> 10}",
+            f"the code is too large to travel with the job: {size >> 10} KiB packed, of at most {MOST_BYTES >> 10}",
             hint="put it into S3 as an archive (source_dir: s3://bucket/code.tar.gz), or data into a channel",
         )
 
@@ -156,11 +153,7 @@ def package_zip() -> bytes:
     Raises:
         EngineRefused: it is too large for a ConfigMap.
     """
-    data = package(START, "engines/kubernetes")
+    data = package("engines/kubernetes")
     if len(data) > MOST_BYTES:
-        raise EngineRefused(f"headrace's package is too large for a ConfigMap: {_kib(data)} KiB")
+        raise EngineRefused(f"headrace's package is too large for a ConfigMap: {len(data) >> 10} KiB")
     return data
-
-
-def _kib(data: bytes) -> int:
-    return len(data) >> 10

@@ -2,7 +2,7 @@
 
     python -m headrace.engines.kubernetes.pod RUN_DIR HOST WORD
 
-`unpack_package` starts it when the run's directory and /opt/ml are in place. It fills in what only the host knows:
+`host_start` starts it when the run's directory and /opt/ml are in place. It fills in what only the host knows:
 channels that are folders of a volume, code in S3, how many data workers fill its CPUs, its memory, its network
 interface, the environments of its requirements. Whatever then happens, its last word comes to lie in the file WORD,
 which is the container's termination message, and the leader's pod waits until the record of the run has been fetched
@@ -112,7 +112,10 @@ def main() -> int:
         status = supervise_host(paths, name, keep=keep)
         if status is Status.IN_PROGRESS:
             return REPLACED
-        word = last_word(paths, status, name == plan.leader)
+        word = LastWord(status)
+        if name == plan.leader:
+            state = Run(paths).state()
+            word = LastWord(status, state.cause, state.failure_reason)
     except (HeadraceError, OSError, ValueError, KeyError, msgspec.DecodeError) as error:
         if isinstance(error, PodEnded) and replaced:
             return REPLACED
@@ -124,7 +127,7 @@ def main() -> int:
             with EventWriter(paths.events(ENGINE)) as events:
                 events.write(RunFinished(t=time.time(), status=word.status, cause=cause, failure_reason=word.reason))
     write_last_word(paths, word, Path(word_file))
-    if order.linger and not (order.kept and _is_stored(paths)):
+    if order.linger and not (order.kept and not Run(paths).state().record_not_stored):
         await_fetched(paths, order.linger)
     return 0 if word.status is Status.COMPLETED or order.quiet else 1
 
@@ -180,18 +183,6 @@ def _resolved(address: str) -> str:
         return socket.gethostbyname(address)
     except OSError:
         return ""
-
-
-def last_word(paths: RunPaths, status: Status, leads: bool) -> LastWord:
-    """Returns how the host ended: on the leader's, how the run did. Raises OSError."""
-    if not leads:
-        return LastWord(status)
-    state = Run(paths).state()
-    return LastWord(status, state.cause, state.failure_reason)
-
-
-def _is_stored(paths: RunPaths) -> bool:
-    return not Run(paths).state().record_not_stored
 
 
 def await_fetched(paths: RunPaths, seconds: float) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from headrace.engines.kubernetes.cluster import Cluster, ClusterRefused, ExecFailed, KubernetesUnreachable, connect
-from headrace.engines.kubernetes.fetch_record import RecordFetch, has_end, in_pod, take_all, take_end
+from headrace.engines.kubernetes.fetch_record import RecordFetch, has_end, in_pod, take_end
 from headrace.engines.kubernetes.objects import RUN
 from headrace.engines.kubernetes.pod_states import (
     REFUSED,
@@ -30,8 +30,8 @@ from headrace.engines.kubernetes.pod_states import (
     why_waiting,
     with_one_cause,
 )
-from headrace.engines.kubernetes.send_record import NOT_SENT, SENT_WHOLE
-from headrace.engines.platform_news import platform_news
+from headrace.engines.kubernetes.send_record import SENT_WHOLE
+from headrace.engines.platform_news import bring_new, platform_news
 from headrace.engines.ticket import Ticket, write_ticket
 from headrace.errors import EngineRefused, RunNotFound, StorageError
 from headrace.instance.launch_plan import LaunchPlan
@@ -46,7 +46,6 @@ from headrace.runs.events import (
     JobStarted,
     SecondaryStatus,
 )
-from headrace.runs.record_pieces import NewPieces, known_here
 from headrace.runs.segment_reader import RecordCopy, open_copy
 from headrace.runs.segments import find_record
 
@@ -345,13 +344,7 @@ def from_store(paths: RunPaths, uri: str) -> bool:
             return False
         copy = open_copy(store, paths.id, place, scratch)
         RecordCopy(store, copy).update()
-    pieces = NewPieces(copy, SENT_WHOLE, NOT_SENT)
-    while True:
-        known = known_here(paths, SENT_WHOLE, NOT_SENT)
-        new, more = pieces.next(known, last=True)
-        take_all(paths, [piece for piece, _ in new], [memoryview(data) for _, data in new])
-        if not more:
-            break
+    bring_new(copy, paths, SENT_WHOLE, last=True)
     shutil.rmtree(scratch, ignore_errors=True)
     return Run(paths).over
 

@@ -28,13 +28,12 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.engines.platform_news import WRITER
+from headrace.engines.platform_news import LEADERS, OWN_EVENTS, is_end
 from headrace.private_folders import write_atomically
-from headrace.record_files import decode_record, open_record
+from headrace.record_files import open_record
 from headrace.runs import Cause, RunPaths, Status
-from headrace.runs.events import RunFinished
 from headrace.runs.record_pieces import BATCH_BYTES, Known, NewPieces
-from headrace.runs.segments import EVENTS, VERSION, WHOLE, Piece, SegmentHeader, encode
+from headrace.runs.segments import VERSION, WHOLE, Piece, SegmentHeader, encode
 
 LAST_WORD, ASKED, FETCHED = "last_word.json", "asked", "fetched"
 MOST_BYTES = 4096  # of a termination message
@@ -119,12 +118,9 @@ def _shorter(cause: Cause | None, characters: int) -> Cause | None:
 
 MODULE = "headrace.engines.kubernetes.send_record"
 SENT_WHOLE = tuple(name for name in WHOLE if name != "run.json")  # each side has a header of its own
-NOT_SENT = (f"{EVENTS}/{WRITER}.jsonl",)  # who fetches writes one of its own
-LEADERS = f"{EVENTS}/engine.jsonl"  # what the supervisor of the leader writes
 OUTPUT = "output"
 CHUNK_BYTES = 1 << 20
 OUTPUT_BYTES = 32 << 20  # of a file of output/ in one answer
-_END = msgspec.json.Decoder(RunFinished)
 _KNOWN = msgspec.json.Decoder(Known)
 
 
@@ -161,7 +157,7 @@ def new_segment(paths: RunPaths, known: Known) -> bytes:
         known: what is there already; then also what the segment has.
     """
     whole = is_whole(paths)  # before the files are looked at
-    new = NewPieces(paths, SENT_WHOLE, NOT_SENT)
+    new = NewPieces(paths, SENT_WHOLE, OWN_EVENTS)
     pieces: list[tuple[Piece, bytes]] = []
     more = True
     while more and sum(piece.size for piece, _ in pieces) < BATCH_BYTES:  # a batch has little of each file
@@ -204,17 +200,9 @@ def _without_end(piece: Piece, data: bytes) -> tuple[Piece, bytes] | None:
     """
     if piece.path != LEADERS:
         return piece, data
-    lines = itertools.takewhile(lambda line: not _is_end(line), data.splitlines(keepends=True))
+    lines = itertools.takewhile(lambda line: not is_end(line), data.splitlines(keepends=True))
     kept = b"".join(lines)
     return (msgspec.structs.replace(piece, size=len(kept)), kept) if kept else None
-
-
-def _is_end(line: bytes) -> bool:
-    try:
-        decode_record(_END, line)
-    except msgspec.DecodeError:
-        return False
-    return True
 
 
 def outputs(paths: RunPaths) -> tuple[OutputFile, ...]:

@@ -36,6 +36,8 @@ RECORD = "engine/control-groups"  # in the directory of a run: its own group in 
 REMOVE_SECONDS = 2.0  # for processes that were just killed to leave their group
 _POLL = 0.01
 _NAME = re.compile(r"headrace-[0-9a-f]{12}-([0-9]+)-([0-9]+)-([0-9]+)")
+_LIMITS = {1: ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes", None), 2: ("memory.max", "memory.swap.max", "0")}
+"""Files of a limit of memory and of swap, by the version of the hierarchy; v1 limits both together."""
 _V1_SHARES = (2, 262_144)  # least and most of cpu.shares; 1024 is normal
 _V2_WEIGHT = (1, 10_000)  # of cpu.weight; 100 is normal
 
@@ -136,8 +138,7 @@ def available_memory(places: Places) -> int:
     least = int(fields["MemTotal"].split()[0]) << 10
     place = places.found.get(MEMORY)
     if place is not None:
-        name = "memory.limit_in_bytes" if place.version == 1 else "memory.max"
-        directory = place.parent
+        name, directory = _LIMITS[place.version][0], place.parent
         while (directory / name).exists():  # the root of v2 has none
             limit = (directory / name).read_text().strip()
             least = min(least, int(limit)) if limit != "max" else least
@@ -239,14 +240,10 @@ class RunGroups:
 
 def _limit_memory(directory: Path, version: int, memory: int) -> None:
     """Sets the limit, for memory and swap together: an instance has no swap."""
-    if version == 1:
-        (directory / "memory.limit_in_bytes").write_text(str(memory))
-        if (directory / "memory.memsw.limit_in_bytes").exists():
-            (directory / "memory.memsw.limit_in_bytes").write_text(str(memory))
-    else:
-        (directory / "memory.max").write_text(str(memory))
-        if (directory / "memory.swap.max").exists():
-            (directory / "memory.swap.max").write_text("0")
+    limit, swap, of_swap = _LIMITS[version]
+    (directory / limit).write_text(str(memory))
+    if (directory / swap).exists():
+        (directory / swap).write_text(str(memory) if of_swap is None else of_swap)
 
 
 def _weigh(directory: Path, version: int, weight: float) -> None:

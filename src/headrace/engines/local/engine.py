@@ -29,7 +29,7 @@ from headrace.hosting.supervision.cleanup import is_of_run, sweep_leftovers
 from headrace.hosting.supervision.start import SUPERVISOR_SECONDS, start_supervisor
 from headrace.hosting.supervision.supervisor_process import SupervisorProcess, stop_run
 from headrace.instance.channels import mounts
-from headrace.instance.launch_plan import LaunchPlan, plan_text
+from headrace.instance.launch_plan import plan_text
 from headrace.instance.machine import installed_gpus, tool_output
 from headrace.job import Job
 from headrace.job.problems.finding import Finding
@@ -140,27 +140,21 @@ def start(job: Job, detach: bool = False) -> Handle:
     sweep_killed_runs()
     with _choose_ports(checked) as ports:
         ports.check()
-        return _start(replace(checked, plan=ports.plan), ports, detach)
+        with new_run(job, "local") as paths:
+            return _start(replace(checked, plan=ports.plan).in_run(paths), paths, ports, detach)
 
 
-def _start(checked: CheckedJob, ports: ChosenPorts, detach: bool) -> Handle:
-    with new_run(checked.job, "local") as paths:
-        placed = checked.in_run(paths)
-
-        def arrange_isolation(plan: LaunchPlan) -> LaunchPlan:
-            return arrange(replace(placed, plan=plan), paths) if placed.isolated else plan
-
-        own_network = placed.plan.isolation.own_network
-        prepare(
-            placed.job,
-            placed.plan,
-            placed.orders,
-            paths,
-            interface=INTERFACE if own_network else "lo",
-            views=placed.isolated,
-            arrange=arrange_isolation,
-        )
-        return LocalHandle(start_supervisor(paths, PROVIDER, ports.descriptors, detach))
+def _start(placed: CheckedJob, paths: RunPaths, ports: ChosenPorts, detach: bool) -> Handle:
+    prepare(
+        placed.job,
+        placed.plan,
+        placed.orders,
+        paths,
+        interface=INTERFACE if placed.plan.isolation.own_network else "lo",
+        views=placed.isolated,
+        arrange=lambda plan: arrange(replace(placed, plan=plan), paths) if placed.isolated else plan,
+    )
+    return LocalHandle(start_supervisor(paths, PROVIDER, ports.descriptors, detach))
 
 
 def resume(run: Run) -> None:
@@ -232,51 +226,43 @@ def of_isolation(found: Findings) -> Iterator[Capability]:
     """Yields what separates hosts, from what was found out about this machine."""
     made = "in a user namespace, without root" if found.user_namespace else "as root"
     whole = f"every host is a machine of its own; made {made}"
-    yield _isolation("namespace", found.namespace, whole, _CONTAINER)
+    yield _works("isolation: namespace", found.namespace, whole, _CONTAINER)
     if not found.namespace:
         lacking = [how for name, how in uplink.PROGRAMS.items() if uplink.program(name) is None]
         why_not = found.outward and f"hosts in a network of their own reach only each other: {found.outward}"
-        yield _isolation("way out", why_not, "isolated hosts reach other machines, through pasta and nft", *lacking)
+        yield _works(
+            "isolation: way out", why_not, "isolated hosts reach other machines, through pasta and nft", *lacking
+        )
     shared = f"every host has its own files, processes and name, on this machine's network; made {made}"
-    yield _isolation("shared_network", found.shared_network, shared, _CONTAINER)
+    yield _works("isolation: shared_network", found.shared_network, shared, _CONTAINER)
     if not found.shared_network:
         why_not = found.overlay and f"hosts can only read their channels: {found.overlay}"
-        yield _isolation("channels", why_not, "what a host writes to its channels stays with it")
-    yield _isolation("none", "", "hosts are addresses of this machine")
+        yield _works("isolation: channels", why_not, "what a host writes to its channels stays with it")
+    yield _works("isolation: none", "", "hosts are addresses of this machine")
 
 
-def _isolation(name: str, why_not: str, what: str, *hints: str) -> Capability:
-    return Capability(f"isolation: {name}", not why_not, why_not or what, "; ".join(hints) if why_not else "")
+def _works(name: str, why_not: str, what: str, *hints: str) -> Capability:
+    """Returns a capability; it works where there is no reason why it does not."""
+    return Capability(name, not why_not, why_not or what, "; ".join(hints) if why_not else "")
 
 
 def of_limits(places: Places) -> Iterator[Capability]:
     """Yields what can be limited, from where control groups can be made."""
     for controller, words in ((MEMORY, "memory of an instance"), (CPU, "CPU time while instances compete")):
         place = places.found.get(controller)
-        if place is None:
-            yield Capability(f"limits: {controller}", False, places.missing[controller], _GROUPS)
-        else:
-            yield Capability(f"limits: {controller}", True, f"{words}, by control groups v{place.version}")
+        what = f"{words}, by control groups v{place.version}" if place is not None else ""
+        yield _works(f"limits: {controller}", places.missing.get(controller, ""), what, _GROUPS)
 
 
 def _of_programs() -> Iterator[Capability]:
-    gpus = installed_gpus()
-    if gpus:
-        yield Capability("GPUs", True, f"nvidia-smi lists {gpus}")
-    else:
-        yield Capability(
-            "GPUs", False, "nvidia-smi is not installed, or lists none", "install the driver, if there is one"
-        )
-    version = tool_output("mpirun", "--version").partition("\n")[0].strip()
-    if version:
-        yield Capability("mpi, horovod", True, f"{version}, {shutil.which('mpirun')}")
-    else:
-        yield Capability("mpi, horovod", False, "mpirun is not installed, or does not start", _MPI)
-    why, hint = mounts.why_not()
-    yield Capability("channels: FastFile", not why, why or "can be mounted by FUSE", hint)
+    gpus, version = installed_gpus(), tool_output("mpirun", "--version").partition("\n")[0].strip()
+    why_not = "" if gpus else "nvidia-smi is not installed, or lists none"
+    yield _works("GPUs", why_not, f"nvidia-smi lists {gpus}", "install the driver, if there is one")
+    why_not = "" if version else "mpirun is not installed, or does not start"
+    yield _works("mpi, horovod", why_not, f"{version}, {shutil.which('mpirun')}", _MPI)
+    why_not, hint = mounts.why_not()
+    yield _works("channels: FastFile", why_not, "can be mounted by FUSE", hint)
     for name, module in (("torch_distributed", "torch"), ("tf.data service", "tensorflow")):
-        if importlib.util.find_spec(module) is not None:
-            yield Capability(name, True, f"{module} is installed in {sys.executable}")
-        else:
-            hint = f"pip install {module}, or name it in the job's requirements.txt"
-            yield Capability(name, False, f"{module} is not installed in {sys.executable}", hint)
+        why_not = "" if importlib.util.find_spec(module) else f"{module} is not installed in {sys.executable}"
+        hint = f"pip install {module}, or name it in the job's requirements.txt"
+        yield _works(name, why_not, f"{module} is installed in {sys.executable}", hint)

@@ -75,6 +75,9 @@ def make_plan(
         for group, names in job.hosts.items()
         for host in names
     )
+    tf_data = None
+    if job.tf_data is not None:
+        tf_data = TfDataPlan(job.tf_data_groups, **job.tf_data.model_dump(exclude={"enabled", "open_ports"}))
     plan = LaunchPlan(
         job_name=job.job_name,
         job_arn=job_arn(job.job_name),
@@ -99,7 +102,7 @@ def make_plan(
         retry=Retry(job.retry.attempts, job.retry.on == "any") if job.retry else Retry(),
         python=python,
         isolation=isolation,
-        tf_data=_tf_data(job),
+        tf_data=tf_data,
         feed_range=_feed_range(job),
         metric_definitions=tuple(MetricDefinition(each.name, each.regex) for each in job.metric_definitions),
     )
@@ -147,15 +150,6 @@ def _feed_range(job: Job) -> FeedRange | None:
         return None
     hosts = tuple(host for group in data_groups(job) for host in job.hosts[group])
     return FeedRange(hosts, job.feed_hosts.min, job.feed_hosts.max or len(hosts), job.feed_hosts.idle_after)
-
-
-def _tf_data(job: Job) -> TfDataPlan | None:
-    options = job.tf_data
-    return (
-        None
-        if options is None
-        else TfDataPlan(job.tf_data_groups, **options.model_dump(exclude={"enabled", "open_ports"}))
-    )
 
 
 def _worlds(job: Job) -> tuple[DistributionPlan, ...]:

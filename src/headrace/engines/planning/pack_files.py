@@ -37,29 +37,27 @@ NOT_ON_HOSTS = (
     "adapters/sdk_session.py",
     *(f"engines/kubernetes/{module}.py" for module in _SUBMITTING),
 )
-START = "__main__.py"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
-def package_zip(start: str, engine: str) -> bytes:
-    """Returns headrace's package as an archive that Python runs: the instance side, and what a host starts.
+def package_zip(engine: str) -> bytes:
+    """Returns headrace's package as an archive that Python runs (`host_start`): the instance side, and what they start.
 
     Args:
-        start: the module that Python runs, relative to the package: standard library only.
         engine: folder of the engine, relative to the package.
     """
     root = Path(headrace.__file__).parent
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        for name, file in _package_files(root, start, engine):
+        for name, file in _package_files(root, engine):
             info = zipfile.ZipInfo(name, _EPOCH)
             info.compress_type, info.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
             archive.writestr(info, file.read_bytes())
     return out.getvalue()
 
 
-def _package_files(root: Path, start: str, engine: str) -> Iterator[tuple[str, Path]]:
-    yield START, root / start
+def _package_files(root: Path, engine: str) -> Iterator[tuple[str, Path]]:
+    yield "__main__.py", root / "engines" / "host_start.py"
     files = [*root.glob("*.py"), *(root / "engines").glob("*.py")]
     for folder in (*FOLDERS, engine):
         files += (file for file in (root / folder).rglob("*") if file.is_file() and "__pycache__" not in file.parts)

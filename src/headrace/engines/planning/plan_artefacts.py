@@ -26,16 +26,15 @@ TAKEN = (
 )
 
 
-def plan_artefacts(job: Job, plan: LaunchPlan, paths: RunPaths, hosts: Collection[str] | None = None) -> ArtefactPlan:
-    """Returns what is kept where, of the hosts of one machine; see `prepare_artefacts`."""
+def plan_artefacts(job: Job, plan: LaunchPlan, paths: RunPaths) -> ArtefactPlan:
+    """Returns what is kept where; see `prepare_artefacts`."""
     output = str(paths.output)
     if job.output_path is not None:
         output = _output_of(job, job.output_path)
     checkpoints = "" if job.checkpoint_s3_uri is None else absolute_place(job.checkpoint_s3_uri, job.base_path)
     config = job.request_extras.get("OutputDataConfig")
     compression = config.get("CompressionType") if isinstance(config, Mapping) else None
-    here = [host for host in plan.hosts if hosts is None or host.name in hosts]
-    leader_first = sorted(here, key=lambda host: host.name != plan.leader)
+    leader_first = sorted(plan.hosts, key=lambda host: host.name != plan.leader)
     return ArtefactPlan(
         output=output,
         hosts=tuple(
@@ -45,7 +44,6 @@ def plan_artefacts(job: Job, plan: LaunchPlan, paths: RunPaths, hosts: Collectio
         checkpoints=checkpoints,
         compress=compression != "NONE",
         remote=job.output_path is not None,
-        part="" if len(here) == len(plan.hosts) else leader_first[0].name,
     )
 
 
@@ -141,19 +139,18 @@ def _output_of(job: Job, place: str) -> str:
     return storage.join(absolute_place(place, job.base_path), job.job_name, "output")
 
 
-def prepare_artefacts(job: Job, plan: LaunchPlan, paths: RunPaths, hosts: Collection[str] | None = None) -> None:
+def prepare_artefacts(job: Job, plan: LaunchPlan, paths: RunPaths) -> None:
     """Writes what the processes of the run need on a machine, and checkpointconfig.json of every host of it.
 
     Args:
         job: the job.
         plan: its launch plan; the trees of the hosts exist.
         paths: the run's directory.
-        hosts: names of the hosts of the machine; all by default. Of some, model and output are stored as a part.
 
     Raises:
         OSError: something cannot be written.
     """
-    artefacts = plan_artefacts(job, plan, paths, hosts)
+    artefacts = plan_artefacts(job, plan, paths)
     wanted = [COLLECT]
     if artefacts.checkpoints:
         wanted += [RESTORE, SYNC]

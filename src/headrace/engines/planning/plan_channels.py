@@ -6,7 +6,7 @@ All others are made by the helpers `stage` and `serve_channels`, see `headrace.i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.errors import EngineRefused, HeadraceError
@@ -72,34 +72,28 @@ def tree_channels(job: Job, orders: Sequence[ChannelOrder], host: str, isolated:
     }
 
 
-def stage_order(
-    plan: LaunchPlan, orders: Sequence[ChannelOrder], paths: RunPaths, hosts: Collection[str] | None = None
-) -> StageOrder:
-    """Returns what is staged and served on one machine; see `prepare_channels`."""
+def stage_order(plan: LaunchPlan, orders: Sequence[ChannelOrder], paths: RunPaths) -> StageOrder:
+    """Returns what is staged and served; see `prepare_channels`."""
     root = paths.root.resolve()
-    here = [host.name for host in plan.hosts if hosts is None or host.name in hosts]
-    bases = {host: str(root / paths.host(host).relative_to(paths.root)) for host in here}
-    staged = tuple(order for order in orders if not order.is_link and not bases.keys().isdisjoint(order.hosts))
+    bases = {host.name: str(root / paths.host(host.name).relative_to(paths.root)) for host in plan.hosts}
+    staged = tuple(order for order in orders if not order.is_link)
     # Where hosts have trees of their own; on Slurm, an isolated host sees the channels of its tree in the run.
     views = plan.isolation.own_files and all(host.base_dir == DEFAULT_BASE for host in plan.hosts)
     return StageOrder(paths.id, str(root / FOLDER), bases, staged, views)
 
 
-def prepare_channels(
-    plan: LaunchPlan, orders: Sequence[ChannelOrder], paths: RunPaths, hosts: Collection[str] | None = None
-) -> None:
-    """Writes the orders of a machine; nothing when every channel of its hosts is only a link.
+def prepare_channels(plan: LaunchPlan, orders: Sequence[ChannelOrder], paths: RunPaths) -> None:
+    """Writes what is staged and served, for all hosts; nothing when every channel is only a link.
 
     Args:
         plan: the launch plan.
         orders: all channels of the job.
         paths: the run's directory.
-        hosts: names of the hosts of the machine; all by default.
 
     Raises:
         OSError: they cannot be written.
     """
-    order = stage_order(plan, orders, paths, hosts)
+    order = stage_order(plan, orders, paths)
     if order.channels:
         write_orders(order, paths.root)
 

@@ -2,7 +2,7 @@
 
     python -m headrace.engines.sagemaker.container_host RUN_DIR CHANNEL SECRETS
 
-`container_start` starts it when the run's directory is in place. The contract is read here, and not written: the
+`host_start` starts it when the run's directory is in place. The contract is read here, and not written: the
 service has written resourceconfig.json and the others, has filled the channels, and takes /opt/ml/model and
 /opt/ml/output when all containers have ended. Only headrace's own files are added, in the tree's folder for them.
 
@@ -19,6 +19,7 @@ Libraries of the instance side only.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -27,7 +28,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -67,36 +68,35 @@ LINKED = ("code", "model", "checkpoints", "output", "input/config")
 SECONDS = 0.5  # between two looks
 
 
-class ContainerOutput:
-    """Prints the new lines of a host's programs until it is closed. What it cannot print does not end the host.
+@contextlib.contextmanager
+def printed_output(paths: RunPaths, host: str) -> Iterator[None]:
+    """Prints the new lines of a host's programs; behind the block, where nothing writes any more, what is left.
+
+    What it cannot print does not end the host.
 
     Args:
         paths: the run's directory on this host.
         host: name of the host.
     """
+    follower, closed = LogFollower(paths, Selector(host=host), lambda _: None), threading.Event()
+    for _ in follower.poll(final=True):  # an earlier container has printed them
+        pass
 
-    def __init__(self, paths: RunPaths, host: str) -> None:
-        self._follower = LogFollower(paths, Selector(host=host), lambda _: None)
-        for _ in self._follower.poll(final=True):  # an earlier container has printed them
-            pass
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="headrace-output", daemon=True)
-        self._thread.start()
+    def follow() -> None:
+        final = False
+        while not final:
+            final = closed.wait(SECONDS)
+            for line in follower.poll(final):
+                if line.stream.name != AGENT:
+                    print(line.text, file=sys.stderr if line.kind == "e" else sys.stdout, flush=True)
 
-    def close(self) -> None:
-        """Prints what is left. Call it when nothing writes any more."""
-        self._closed.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._closed.wait(SECONDS):
-            self._print(final=False)
-        self._print(final=True)
-
-    def _print(self, final: bool) -> None:
-        for line in self._follower.poll(final):
-            if line.stream.name != AGENT:
-                print(line.text, file=sys.stderr if line.kind == "e" else sys.stdout, flush=True)
+    thread = threading.Thread(target=follow, name="headrace-output", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        closed.set()
+        thread.join()
 
 
 def main() -> int:
@@ -128,18 +128,10 @@ def main() -> int:
         if leads:
             bring_record(paths)  # before the output begins: what it brings was printed
             begin_with(order.attempt, paths)
-        output = ContainerOutput(paths, name)
-        try:
-            status = supervise_host(
-                paths,
-                name,
-                stop_orders(leads, order.spot),
-                collected=False,
-                interruptions=INTERRUPTIONS if order.spot else 0,
-                anew=True,
-            )
-        finally:
-            output.close()
+        interruptions = INTERRUPTIONS if order.spot else 0
+        orders = stop_orders(leads, order.spot)
+        with printed_output(paths, name):
+            status = supervise_host(paths, name, orders, collected=False, interruptions=interruptions, anew=True)
     except (HeadraceError, OSError, ValueError, KeyError, msgspec.DecodeError) as error:
         words = (
             f"{error.message}\nhint: {error.hint}" if isinstance(error, HeadraceError) and error.hint else str(error)
@@ -262,13 +254,6 @@ def make_ready(
     return plan
 
 
-if __name__ == "__main__":
-    code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)  # all is closed; taking the interpreter apart takes long
-
-
 _NUMBER = re.compile(r"[0-9]+")
 _STEP, _MOVES = 100, 5000
 CODE = "code.tar.gz"
@@ -370,3 +355,10 @@ def _beside(ports: Ports, taken: Ports) -> Ports:
     moved = (taken.control - Ports().control) % _MOVES
     step = _STEP + moved if used & {getattr(ports, name) for name in names} else 0
     return Ports(**{name: getattr(ports, name) + step for name in names})
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # all is closed; taking the interpreter apart takes long

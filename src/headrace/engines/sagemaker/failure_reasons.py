@@ -36,11 +36,6 @@ def word_of(answer: Answer) -> str:
     return reason_word(str(answer.get("FailureReason") or ""))
 
 
-def refused(why: str) -> Cause:
-    """Returns why a run has failed that the service refused for the last time, in these words."""
-    return Cause(CauseKind.INSTANCE_NOT_STARTED, why, infrastructure=True)
-
-
 def end_of_job(answer: Answer, asked: Cause | None = None) -> tuple[Status, Cause | None] | None:
     """Returns how a job ended and why; None while it goes on.
 

@@ -19,16 +19,6 @@ if TYPE_CHECKING:
     from headrace.engines.sagemaker.sagemaker_job import SageMakerJob
 
 
-def submitter_actions(planned: SageMakerJob) -> tuple[Permission, ...]:
-    """Returns what whoever submits the job, looks at it and stops it needs."""
-    return _merged(_submitter(planned))
-
-
-def role_actions(planned: SageMakerJob) -> tuple[Permission, ...]:
-    """Returns what the role of the job needs: the service and the job's programs act under it."""
-    return _merged(_role(planned))
-
-
 def submission_of(planned: SageMakerJob) -> Submission:
     """Returns what is sent for a job: the request, what is stored before, and what must be allowed."""
     return Submission(
@@ -36,7 +26,7 @@ def submission_of(planned: SageMakerJob) -> Submission:
         region=planned.region,
         request=planned.request(),
         uploads=(Upload("headrace, the job, its code and its secret", planned.channel_uri),),
-        permissions={"submitter": submitter_actions(planned), "role": role_actions(planned)},
+        permissions={"submitter": _merged(_submitter(planned)), "role": _merged(_role(planned))},
     )
 
 
@@ -64,15 +54,11 @@ def _submitter(planned: SageMakerJob) -> Iterator[Permission]:
 
 def _role(planned: SageMakerJob) -> Iterator[Permission]:
     job, there = planned.job, partition_of(planned.region)
-    yield from _by_service(_of_service(planned, there))
+    yield from (replace(each, service=True) for each in _of_service(planned, there))
     record = job.record.uri if job.record else ""
     yield from _objects(there, "the record of the run", record, write=True)
     again = "the record of the run, when the service starts its containers again"
     yield from _objects(there, again, record, read=True, listed=False, optional=not job.use_spot_instances)
-
-
-def _by_service(permissions: Iterable[Permission]) -> Iterator[Permission]:
-    return (replace(each, service=True) for each in permissions)
 
 
 def _of_service(planned: SageMakerJob, there: str) -> Iterator[Permission]:

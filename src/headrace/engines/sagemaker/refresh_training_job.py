@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections.abc import Iterator, Mapping
@@ -10,9 +9,9 @@ from datetime import datetime
 
 import msgspec
 
-from headrace.engines.platform_news import WRITER, PlatformNews, platform_news
+from headrace.engines.platform_news import LEADERS, PlatformNews, bring_new, is_end, platform_news
 from headrace.engines.sagemaker.boto_service import MISSING_SECONDS, Answer, BotoService, HostPoint
-from headrace.engines.sagemaker.failure_reasons import cost_of, end_of_job, over_budget, refused, word_of
+from headrace.engines.sagemaker.failure_reasons import cost_of, end_of_job, over_budget, word_of
 from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket
 from headrace.engines.sagemaker.stage_channel import remove_channel
 from headrace.engines.sagemaker.submit_training_job import STORED, forget_copy, submit_again
@@ -20,21 +19,16 @@ from headrace.engines.ticket import read_ticket, write_ticket
 from headrace.errors import EngineRefused
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.storage import Store
-from headrace.record_files import decode_record
 from headrace.runs import Cause, CauseKind, MetricWriter, Run, RunPaths, RunState, Status, Stream, read_plan, state_of
 from headrace.runs.events import AttemptBilled, InstancesStarted, RunFinished, SecondaryStatus
 from headrace.runs.metric_records import PlatformMinute
-from headrace.runs.record_pieces import NewPieces, known_here, take_piece
 from headrace.runs.run_paths import PLATFORM
 from headrace.runs.segment_reader import RecordCopy, open_copy
-from headrace.runs.segments import EVENTS, Piece, joined, writers_place
+from headrace.runs.segments import joined, writers_place
 from headrace.runs.state import last_word
 from headrace.sagemaker_parameters import HOMOGENEOUS
 
 PLAN = "plan.json"  # the leader knows which hosts the service has assigned to which group
-LEADERS = f"{EVENTS}/engine.jsonl"  # what the supervisor of the leader writes
-NOT_TAKEN = (f"{EVENTS}/{WRITER}.jsonl",)  # this machine writes one of its own
-_LINE = msgspec.json.Decoder(RunFinished)
 
 
 def bring_stored(paths: RunPaths, ticket: ServiceTicket, store: Store, *, end: bool) -> RunFinished | None:
@@ -60,24 +54,8 @@ def bring_stored(paths: RunPaths, ticket: ServiceTicket, store: Store, *, end: b
     RecordCopy(store, copy).update()
     word = last_word(Run(copy).events())
     limit = None if end or word is None else _place_of_end(copy)
-    new = NewPieces(copy, (PLAN,), NOT_TAKEN)
-    while True:
-        known = known_here(paths, (PLAN,), NOT_TAKEN, ticket.before)
-        batch, more = new.next(known, last=end and word is not None)
-        kept = [each for piece, data in batch if (each := _up_to(piece, data, limit)) is not None]
-        for piece, data in kept:
-            offset = None if piece.offset is None else piece.offset + ticket.before.get(piece.path, 0)
-            take_piece(paths.root, msgspec.structs.replace(piece, offset=offset), data)
-        if not more or not kept:
-            return word
-
-
-def _up_to(piece: Piece, data: bytes, limit: int | None) -> tuple[Piece, bytes] | None:
-    """Returns what of a piece stands before a place in the leader's events; None when nothing does."""
-    if limit is None or piece.path != LEADERS or piece.offset is None or piece.offset + piece.size <= limit:
-        return piece, data
-    kept = data[: max(0, limit - piece.offset)]
-    return (msgspec.structs.replace(piece, size=len(kept)), kept) if kept else None
+    bring_new(copy, paths, (PLAN,), last=end and word is not None, until=limit, before=ticket.before)
+    return word
 
 
 def _place_of_end(copy: RunPaths) -> int | None:
@@ -85,8 +63,7 @@ def _place_of_end(copy: RunPaths) -> int | None:
     place, found = 0, None
     with (copy.root / LEADERS).open("rb") as lines:
         for line in lines:
-            with contextlib.suppress(msgspec.DecodeError):  # another event
-                decode_record(_LINE, line)
+            if is_end(line):
                 found = place
             place += len(line)
     return found
@@ -137,7 +114,8 @@ def _refresh(run: Run, ticket: ServiceTicket, store: Store) -> None:
     if ticket.refused:
         if not submit_again(paths, ticket, ticket.refused, ticket.refused_at):
             with platform_news(paths) as news:
-                news.end(Status.FAILED, refused(ticket.refusal or ticket.refused))
+                why = ticket.refusal or ticket.refused
+                news.end(Status.FAILED, Cause(CauseKind.INSTANCE_NOT_STARTED, why, infrastructure=True))
         return
     asked = time.time()
     service = BotoService(ticket.service)
@@ -155,7 +133,9 @@ def _refresh(run: Run, ticket: ServiceTicket, store: Store) -> None:
             tell_part(news, found, asked, word is not None)
             going = state_of(news.events, True).status is Status.IN_PROGRESS  # `run.status` would ask the engine again
         if word is None and going and ticket.stop is None:
-            _watch_budget(paths, ticket, found, service)
+            cause = over_budget(read_plan(paths, LaunchPlan), found, time.time())
+            if cause is not None and service.stop(ticket.name):  # its leader does not do it
+                write_ticket(paths, msgspec.structs.replace(read_ticket(paths, ServiceTicket), stop=cause))
         return
     bill = bill_of(found, ticket.attempt, ticket.region)
     if bill is not None:
@@ -166,21 +146,10 @@ def _refresh(run: Run, ticket: ServiceTicket, store: Store) -> None:
     when = found.get("TrainingEndTime") or found.get("LastModifiedTime")
     failed_at = when.timestamp() if isinstance(when, datetime) else asked
     if end[0] is not Status.FAILED or not submit_again(
-        paths, ticket, word_of(found), failed_at, cost_of(_plan(paths), found)
+        paths, ticket, word_of(found), failed_at, cost_of(read_plan(paths, LaunchPlan), found)
     ):
         with platform_news(paths) as news:
             news.end(*end)
-
-
-def _watch_budget(paths: RunPaths, ticket: ServiceTicket, found: Answer, service: BotoService) -> None:
-    """Has a job stopped whose budget is used up, when its leader does not do it."""
-    cause = over_budget(_plan(paths), found, time.time())
-    if cause is not None and service.stop(ticket.name):
-        write_ticket(paths, msgspec.structs.replace(read_ticket(paths, ServiceTicket), stop=cause))
-
-
-def _plan(paths: RunPaths) -> LaunchPlan:
-    return read_plan(paths, LaunchPlan)
 
 
 def _record_says(paths: RunPaths, ticket: ServiceTicket, store: Store, status: Status, cause: Cause | None) -> bool:

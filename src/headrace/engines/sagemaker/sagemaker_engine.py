@@ -12,10 +12,10 @@ import msgspec
 from headrace.engines.documents import Capability, Document
 from headrace.engines.handle import RemoteHandle
 from headrace.engines.platform_engine import PlatformEngine
-from headrace.engines.remote_job import plan_document
+from headrace.engines.remote_job import check_remote_job, plan_document
 from headrace.engines.sagemaker.boto_service import BotoService, ServiceAccess
 from headrace.engines.sagemaker.refresh_training_job import bring_training_job
-from headrace.engines.sagemaker.sagemaker_job import SageMakerJob, check_sagemaker_job, plan_sagemaker_job, region_of
+from headrace.engines.sagemaker.sagemaker_job import SageMakerJob, plan_sagemaker_job, region_of
 from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket
 from headrace.engines.sagemaker.submit_training_job import resume_submission, stop_run, submit_training_job, take_up_run
 from headrace.errors import EngineRefused
@@ -51,7 +51,8 @@ class SageMakerEngine(PlatformEngine[SageMakerJob, ServiceTicket]):
     def check(self, job: Job) -> SageMakerJob:
         """See `PlatformEngine.check`."""
         planned = self.plan(job)
-        check_sagemaker_job(planned)
+        storage, access = planned.options.check_storage, planned.access
+        check_remote_job(planned, storage=storage, programs=False, access=access, engine=self.name)
         return planned
 
     def render(self, job: Job) -> tuple[Document, ...]:

@@ -20,7 +20,7 @@ from headrace.engines.planning.engine_job import EngineJob
 from headrace.engines.planning.pack_files import pythons_of
 from headrace.engines.planning.plan_artefacts import check_checkpoint_folder
 from headrace.engines.planning.plan_channels import orders_of
-from headrace.engines.remote_job import check_remote_job, ranks_beside_workers, remote_plan
+from headrace.engines.remote_job import ranks_beside_workers, remote_plan
 from headrace.engines.sagemaker.iam_actions import submission_of
 from headrace.engines.sagemaker.sagemaker_ticket import training_job_name
 from headrace.errors import EngineRefused, JobInvalid
@@ -151,7 +151,7 @@ def _with_hint(finding: Finding) -> Finding:
 RUN_TAG = "headrace:run"
 """Tag of a training job that is named after its job: the run's id."""
 START = f"{CHANNEL_FOLDER}/headrace.zip"
-"""What the containers start; see `container_start`."""
+"""What the containers start; see `host_start`."""
 RECORD_VARIABLE = "HEADRACE_RECORD"
 """Variable of a container: the folder of the record of its attempt. An endpoint of ours lets it write there."""
 TOOLKIT = ("train",)
@@ -280,13 +280,11 @@ class SageMakerJob(EngineJob):
             if shape is not None:
                 size += f", {shape.gpus} GPU{'' if shape.gpus == 1 else 's'})" if shape.gpus else ")"
             found.append(f"{group.name}: {count} instance{'' if count == 1 else 's'} of {group.instance_type}{size}")
-        return (*found, *self._libraries(), *self._waiting())
+        return (*found, *self._more())
 
-    def _libraries(self) -> Iterator[str]:
+    def _more(self) -> Iterator[str]:
         if self.options.wheels == AUTO_WHEELS:
             yield f"libraries: wheels for Python {', '.join(self.pythons)} travel with the job, downloaded once by pip"
-
-    def _waiting(self) -> Iterator[str]:
         if self.job.use_spot_instances:
             kept = "checkpoints are kept" if self.job.checkpoint_s3_uri else "no checkpoints are kept: it begins anew"
             yield f"spare capacity, which may be taken back; {kept}"
@@ -343,17 +341,6 @@ def _in_region(job: Job, region: str) -> Job:
     if wrong:
         raise JobInvalid(tuple(job.problem(each.path, each.message, seen=each.seen, hint=each.hint) for each in wrong))
     return there
-
-
-def check_sagemaker_job(planned: SageMakerJob) -> None:
-    """Checks what can be known before the job is submitted: its files, and its buckets.
-
-    Raises:
-        JobInvalid, EngineRefused: it could not run.
-    """
-    check_remote_job(
-        planned, storage=planned.options.check_storage, programs=False, access=planned.access, engine="sagemaker"
-    )
 
 
 def region_of(options: SageMakerOptions, environment: Mapping[str, str]) -> str:

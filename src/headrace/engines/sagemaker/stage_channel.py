@@ -1,7 +1,7 @@
 """Stages headrace's own input channel in S3: what containers need to become the hosts of a run, without an own image.
 
     <base>/channels/<name>/     this run's channel, as all containers see it
-        headrace.zip            the package, which containers start; it unpacks itself (`container_start`)
+        headrace.zip            the package, which containers start; it unpacks itself (`host_start`)
         libraries-3.12.zip      wheels of what the image's Python may lack, for each that it may be
         libraries.zip           the same, of a folder that the job names
         run.tar.gz              job, plan, orders
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Protocol
 
 from headrace.engines.host_order import HostOrder, write_host_order
+from headrace.engines.host_start import PACKAGE, RUN_FILES, SECRET, WHEELS, wheels_for
 from headrace.engines.planning.host_certificates import make_certificates
 from headrace.engines.planning.pack_files import (
     PYTHONS,
@@ -33,7 +34,6 @@ from headrace.engines.planning.pack_files import (
 from headrace.engines.planning.prepare_run import bring_job_code, write_job
 from headrace.engines.remote_job import ranks_beside_workers
 from headrace.engines.sagemaker.container_host import CODE
-from headrace.engines.sagemaker.container_start import LIBRARIES, PACKAGE, RUN, SECRET, libraries_for
 from headrace.engines.sagemaker.sagemaker_job import SageMakerJob, own_hyperparameters
 from headrace.hosting.helpers.store_record import RecordOrder, write_order
 from headrace.instance.launch_plan import CA_NAME, CERTIFICATE_NAME, KEY_NAME, SECRET_NAME, LaunchPlan, plan_text
@@ -91,7 +91,7 @@ def prepare_sagemaker_run(planned: SageMakerJob, paths: RunPaths, number: int = 
     write_host_order(paths, order)
     secret = dict(_secrets(planned.plan))
     return {
-        RUN: packed(files_below(paths.root, SHARED_FILES)),
+        RUN_FILES: packed(files_below(paths.root, SHARED_FILES)),
         SECRET: packed(secret.items(), private=secret),
     }
 
@@ -112,14 +112,14 @@ def shared_content(planned: SageMakerJob, paths: RunPaths) -> dict[str, bytes | 
         UsageError: a folder of wheels that has none; wheels that cannot be downloaded (EngineRefused).
         OSError: something cannot be read or kept.
     """
-    found: dict[str, bytes | Path] = {PACKAGE: package_zip("engines/sagemaker/container_start.py", "engines/sagemaker")}
+    found: dict[str, bytes | Path] = {PACKAGE: package_zip("engines/sagemaker")}
     if not is_s3(planned.job.source_dir):
         found[CODE] = packed(files_below(paths.code, sorted(each.name for each in paths.code.iterdir())))
     wheels = planned.options.wheels
     if wheels == AUTO_WHEELS:
-        found |= {libraries_for(python): downloaded_libraries(python) for python in planned.pythons}
+        found |= {wheels_for(python): downloaded_libraries(python) for python in planned.pythons}
     elif wheels != NO_WHEELS:
-        found[LIBRARIES] = zipped_wheels(planned.job.base_path / wheels)
+        found[WHEELS] = zipped_wheels(planned.job.base_path / wheels)
     return found
 
 
@@ -150,5 +150,5 @@ def stage_channel(
 
 def remove_channel(channel_uri: str, objects: Objects) -> None:
     """Removes a run's channel when no container needs it any more: the secret first. Raises StorageError."""
-    for name in (SECRET, RUN, CODE, LIBRARIES, *map(libraries_for, PYTHONS), PACKAGE):
+    for name in (SECRET, RUN_FILES, CODE, WHEELS, *map(wheels_for, PYTHONS), PACKAGE):
         objects.remove(join(channel_uri, name))

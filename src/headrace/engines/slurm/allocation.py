@@ -145,7 +145,8 @@ def addresses_of(nodes: Sequence[str]) -> dict[str, str]:
     others = [address for address in found.values() if not is_loopback(address)]
     for node, address in found.items():
         # Many machines call themselves 127.0.1.1. Others reach this one at the address with which it reaches them.
-        if is_loopback(address) and others and _is_this_machine(node):
+        this_machine = node.partition(".")[0] == socket.gethostname().partition(".")[0]
+        if is_loopback(address) and others and this_machine:
             found[node] = _source_address(others[0])
         elif is_loopback(address) and len(nodes) > 1:
             named_here = named.get(node, node)
@@ -164,10 +165,6 @@ def _resolve(node: str, name: str) -> str:
         return socket.gethostbyname(name)
     except OSError as error:
         raise EngineRefused(f"the node {node} has no address: {name}: {error.strerror or error}") from error
-
-
-def _is_this_machine(node: str) -> bool:
-    return node.partition(".")[0] == socket.gethostname().partition(".")[0]
 
 
 def _source_address(other: str) -> str:

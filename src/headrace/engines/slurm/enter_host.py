@@ -2,7 +2,7 @@
 
     python -m headrace.engines.slurm.enter_host RUN_DIR GROUP [HOST]
 
-SLURM_PROCID says which host of its group this node is, unless it is given: on a node of its own (see `own_node`). What
+SLURM_PROCID says which host of its group this node is, unless it is given: on a node of its own (see `lead`). What
 only the node knows is filled in: its network interface, its memory, a folder for temporary files, the level of
 isolation that works here. What Slurm sets in the environment
 stays for the user's scripts.
@@ -26,7 +26,7 @@ import msgspec
 
 from headrace.child_python import module_command
 from headrace.control_group import memory_limit, open_kills
-from headrace.engines.host_order import HostOrder, read_host_order
+from headrace.engines.host_order import read_host_order
 from headrace.engines.slurm.allocation import on_own_node
 from headrace.engines.slurm.handover import scratch_key
 from headrace.errors import HeadraceError, UsageError
@@ -158,13 +158,16 @@ def start_agent(plan: LaunchPlan, paths: RunPaths, host: HostPlan, words: Sequen
         HeadraceError: the level that the job asks for does not work here.
     """
     how = read_host_order(paths)
-    variables = agent_variables(plan, host)
+    scratch = str(scratch_dir(scratch_key(plan, host.name)))
+    variables = {BASE_VARIABLE: host.base_dir, RUN_ID: plan.run_id, SCRATCH: scratch, MACHINE_PYTHON: "1"}
     if how.isolation == NO_ISOLATION:
         _tell(plan, host, host.base_dir)
         return _start(AgentStarter(), host.name, words, variables)
     level, why = SHARED_NETWORK, SAYS_SO if how.isolation == SHARED_NETWORK else "namespaces work on this node"
     try:
-        agent = _start_isolated(plan, paths, host, how, words, variables)
+        _tell(plan, host, DEFAULT_BASE)
+        starter = starter_on_node(plan, paths, host.name, how.named_paths)
+        agent = _start(starter, host.name, words, {**variables, BASE_VARIABLE: DEFAULT_BASE})
     except (HeadraceError, OSError) as error:
         told = error.message if isinstance(error, HeadraceError) else str(error)
         why = f"namespaces do not work on this node: {told} ({likely_reason(not may_separate())})"
@@ -176,19 +179,6 @@ def start_agent(plan: LaunchPlan, paths: RunPaths, host: HostPlan, words: Sequen
     with EventWriter(paths.events(NODE.format(host.name))) as events:
         events.write(HostIsolated(t=time.time(), group=host.group, host=host.name, level=level, why=why))
     return agent
-
-
-def _start_isolated(
-    plan: LaunchPlan,
-    paths: RunPaths,
-    host: HostPlan,
-    how: HostOrder,
-    words: Sequence[str],
-    variables: Mapping[str, str],
-) -> Started:
-    _tell(plan, host, DEFAULT_BASE)
-    starter = starter_on_node(plan, paths, host.name, how.named_paths)
-    return _start(starter, host.name, words, {**variables, BASE_VARIABLE: DEFAULT_BASE})
 
 
 def _start(starter: AgentStarter, host: str, words: Sequence[str], variables: Mapping[str, str]) -> Started:
@@ -211,13 +201,6 @@ def _tell(plan: LaunchPlan, host: HostPlan, base_dir: str) -> None:
     """Writes the plan into the tree of a host as its agent gets it, which sees the tree in `base_dir`."""
     hosts = tuple(msgspec.structs.replace(each, base_dir=base_dir) if each is host else each for each in plan.hosts)
     write_plan(plan_text(msgspec.structs.replace(plan, hosts=hosts)), host.base_dir)
-
-
-def agent_variables(plan: LaunchPlan, host: HostPlan) -> dict[str, str]:
-    """Returns the variables of a host's agent."""
-    scratch = str(scratch_dir(scratch_key(plan, host.name)))
-    ours = {SCRATCH: scratch, MACHINE_PYTHON: "1"}
-    return {BASE_VARIABLE: host.base_dir, RUN_ID: plan.run_id, **ours}
 
 
 if __name__ == "__main__":

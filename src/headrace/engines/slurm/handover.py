@@ -10,6 +10,7 @@ engine/stop.json          that a person has asked to stop the run: its signal ma
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 import msgspec
 
@@ -17,6 +18,8 @@ from headrace.engines.ticket import Ticket
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.private_folders import write_atomically
 from headrace.runs import RunPaths
+
+T = TypeVar("T")
 
 NOT_KNOWN = 0  # no job of Slurm has this id
 ENVIRONMENT, STOP = "environment.json", "stop.json"
@@ -74,10 +77,7 @@ def write_placement(paths: RunPaths, placement: Placement) -> None:
 
 def read_placement(paths: RunPaths) -> Placement:
     """Reads what `write_placement` wrote. Raises OSError, msgspec.DecodeError."""
-    try:
-        return msgspec.json.decode((paths.engine / PLACEMENT).read_bytes(), type=Placement)
-    except FileNotFoundError:
-        return Placement()
+    return _read(paths, PLACEMENT, Placement) or Placement()
 
 
 def write_variables(paths: RunPaths, variables: Mapping[str, str]) -> None:
@@ -88,10 +88,7 @@ def write_variables(paths: RunPaths, variables: Mapping[str, str]) -> None:
 
 def read_variables(paths: RunPaths) -> dict[str, str]:
     """Reads the user's variables; none when they are not kept any more. Raises OSError, msgspec.DecodeError."""
-    try:
-        return msgspec.json.decode((paths.engine / ENVIRONMENT).read_bytes(), type=dict[str, str])
-    except FileNotFoundError:
-        return {}
+    return _read(paths, ENVIRONMENT, dict[str, str]) or {}
 
 
 def forget_variables(paths: RunPaths) -> None:
@@ -106,8 +103,12 @@ def write_stop_request(paths: RunPaths, request: StopRequest) -> None:
 
 def read_stop_request(paths: RunPaths) -> StopRequest | None:
     """Reads what `write_stop_request` wrote; None when nobody has asked."""
+    return _read(paths, STOP, StopRequest)
+
+
+def _read(paths: RunPaths, name: str, kind: type[T]) -> T | None:
     try:
-        return msgspec.json.decode((paths.engine / STOP).read_bytes(), type=StopRequest)
+        return msgspec.json.decode((paths.engine / name).read_bytes(), type=kind)
     except FileNotFoundError:
         return None
 

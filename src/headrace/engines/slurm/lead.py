@@ -1,6 +1,10 @@
 """Leads a run on the leader's node: what the batch script becomes.
 
     python -m headrace.engines.slurm.lead RUN_DIR
+    python -m headrace.engines.slurm.lead RUN_DIR GROUP HOST ATTEMPT
+
+On a node that Slurm has given to one data host alone, which comes and goes, it only starts the agent of that host: the
+lead submits that as a job of its own when the host is wanted (`slurm_instances`), and cancels it when it is not.
 
 It puts the nodes' addresses into the launch plan and then is the supervisor that every engine has, without a caller:
 nothing that happens on the submitting machine ends the run. Signals tell it what happens, each has one meaning:
@@ -24,6 +28,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 
@@ -42,7 +47,7 @@ from headrace.engines.slurm.handover import (
     write_placement,
 )
 from headrace.engines.slurm.slurm_commands import SlurmUnreachable
-from headrace.engines.slurm.slurm_instances import JOB_LOG, open_instances
+from headrace.engines.slurm.slurm_instances import JOB_LOG, open_instances, step_words
 from headrace.engines.slurm.slurm_state import said_by_slurm, why_queued_again, why_terminated
 from headrace.engines.ticket import read_ticket, write_ticket
 from headrace.errors import HeadraceError
@@ -51,7 +56,7 @@ from headrace.hosting.supervision.record_storing import store_rest
 from headrace.hosting.supervision.stop_orders import StopOrders, by_user
 from headrace.hosting.supervision.supervisor import Supervisor
 from headrace.instance.launch_plan import LaunchPlan, Ports, plan_text, write_plan
-from headrace.instance.lifeline import StopJob
+from headrace.instance.lifeline import ATTEMPT, StopJob
 from headrace.log_setup import VARIABLE, log_to_stderr
 from headrace.private_folders import write_atomically
 from headrace.processes.bootstrap import become_subreaper
@@ -94,15 +99,12 @@ def begin_next_attempt(paths: RunPaths, plan: LaunchPlan, log: str, events: Even
         cause = _why_began_again(plan, read_placement(paths), said_by_slurm(log))
         if number > plan.retry.attempts + 1:
             return cause
-        known = [event.t for event in run.events() if not _is_waiting(event)]
-        await_instances(events, plan.retry, number, cause, known[-1])
+        waits = SecondaryStatus.PENDING
+        told = [event.t for event in run.events() if not (isinstance(event, StatusChanged) and event.status is waits)]
+        await_instances(events, plan.retry, number, cause, told[-1])
     clear([host.name for host in plan.hosts], plan, paths)
     events.write(AttemptStarted(t=time.time(), number=number))
     return None
-
-
-def _is_waiting(event: object) -> bool:
-    return isinstance(event, StatusChanged) and event.status is SecondaryStatus.PENDING
 
 
 def _why_began_again(plan: LaunchPlan, before: Placement, said: str) -> Cause:
@@ -122,6 +124,8 @@ def main() -> int:
     for name, value in read_variables(paths).items():
         if name not in os.environ or not name.startswith("SLURM"):
             os.environ[name] = value
+    if sys.argv[2:]:
+        _start_on_own_node(paths, start, *sys.argv[2:])
     log_to_stderr(os.environ.get(VARIABLE, ""))  # into engine/slurm.log
     become_subreaper()
     job_id = int(os.environ["SLURM_JOB_ID"])
@@ -144,6 +148,15 @@ def main() -> int:
         return _queue_again(paths, job_id)
     forget_variables(paths)
     return 0 if status is Status.COMPLETED else 1
+
+
+def _start_on_own_node(paths: RunPaths, start: HostOrder, group: str, host: str, attempt: str) -> NoReturn:
+    """Becomes the srun that starts the agent of a host, unless the run is over: the node may have come late."""
+    if Run(paths).over:
+        sys.exit()
+    os.environ[ATTEMPT] = attempt
+    words = step_words(paths, start, group, host)
+    os.execvp(words[0], words)
 
 
 def _fail(paths: RunPaths, cause: Cause) -> int:

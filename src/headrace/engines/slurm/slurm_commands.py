@@ -259,10 +259,6 @@ def setting(name: str) -> str:
     return ""
 
 
-def _overrides(name: str) -> bool:
-    return name.startswith(_OVERRIDING) and name not in _WHERE_SLURM_IS
-
-
 def _answer(command: Sequence[str]) -> str:
     return _printed(_run(command, SECONDS))
 
@@ -270,7 +266,9 @@ def _answer(command: Sequence[str]) -> str:
 def _run(command: Sequence[str], seconds: float) -> subprocess.CompletedProcess[str]:
     if _named.get():
         command = [command[0], f"--clusters={_named.get()}", *command[1:]]
-    here = {name: value for name, value in os.environ.items() if name in _WHERE_SLURM_IS or not _overrides(name)}
+    here = {
+        name: value for name, value in os.environ.items() if name in _WHERE_SLURM_IS or not name.startswith(_OVERRIDING)
+    }
     try:
         return subprocess.run(
             command,

@@ -26,7 +26,6 @@ from headrace.engines.slurm import slurm_commands
 from headrace.engines.slurm.allocation import node_lost
 from headrace.engines.slurm.handover import (
     ENVIRONMENT,
-    HOST_SCRIPT,
     NOT_KNOWN,
     Placement,
     SlurmTicket,
@@ -39,7 +38,7 @@ from headrace.engines.slurm.handover import (
 )
 from headrace.engines.slurm.partition_rules import longest_time
 from headrace.engines.slurm.slurm_commands import SlurmUnreachable, SubmissionUnknown
-from headrace.engines.slurm.slurm_job import SlurmJob, plan_slurm_job
+from headrace.engines.slurm.slurm_job import SCRIPT, SlurmJob, plan_slurm_job
 from headrace.engines.slurm.slurm_state import (
     Component,
     JobOfRun,
@@ -66,7 +65,6 @@ from headrace.runs.events import SecondaryStatus, StatusChanged
 
 _log = logging.getLogger(__name__)
 
-SCRIPT = "job.sbatch"
 SHOWN = "scontrol-show-job.txt"
 BACKFILL = "sched/backfill"  # the one scheduler that starts heterogeneous jobs
 LAST_LINES_SECONDS = 5.0  # the last lines of a run may be seen so late on a shared file system
@@ -101,7 +99,13 @@ class SlurmEngine(PlatformEngine[SlurmJob, SlurmTicket]):
     def rules(self, job: Job) -> Iterator[Finding]:
         """See `PlatformEngine.rules`: also what only one kernel can do, and what more than one node cannot."""
         yield from super().rules(job)
-        yield from _rules(job)
+        for name, channel in job.inputs.items():
+            path: Path = ("inputs", name, "input_mode") if channel.input_mode else ("input_mode",)
+            mode = job.input_mode_of(name)
+            if mode in ("Pipe", "FastFile"):
+                message = f"the channel {name!r} would be served on one node only"
+                hint = "use File: the data lies on the file system that the nodes share"
+                yield Finding(path, message, show(mode), hint)
 
     def plan(self, job: Job) -> SlurmJob:
         """See `PlatformEngine.plan`."""
@@ -118,10 +122,9 @@ class SlurmEngine(PlatformEngine[SlurmJob, SlurmTicket]):
 
     def render(self, job: Job) -> tuple[Document, ...]:
         """Returns the batch script, those of hosts that come and go, and the launch plan."""
-        planned, paths = self.plan(job), RunPaths(runs_dir() / job.job_name)
-        hosts = planned.host_scripts(paths, sys.executable).items()
-        scripts = [Document(HOST_SCRIPT.format(host), script) for host, script in hosts]
-        return (Document(SCRIPT, planned.script(paths, sys.executable)), *scripts, plan_document(planned))
+        planned = self.plan(job)
+        scripts = planned.scripts(RunPaths(runs_dir() / job.job_name), sys.executable)
+        return (*(Document(name, script) for name, script in scripts.items()), plan_document(planned))
 
     def submit(self, planned: SlurmJob, paths: RunPaths) -> bool:
         """See `PlatformEngine.submit`. Where Slurm may have taken the job and did not say so, the run is there: `bring`
@@ -184,22 +187,15 @@ class SlurmEngine(PlatformEngine[SlurmJob, SlurmTicket]):
             found.append(Capability("several groups", False, detail, f"ask for SchedulerType={BACKFILL}"))
         else:
             found.append(Capability("several groups", True, f"heterogeneous jobs, {scheduler}"))
+        why_not = why_no_shared_network()  # nodes are often like this machine, and each tries it for itself
+        what = "a host has its own /opt/ml, /tmp, name and processes on its node; every node tries it for itself"
+        hint = "hosts have the files and names of their nodes, where it is the same there; see isolation in the docs"
+        isolation = Capability("isolation: shared_network", not why_not, why_not or what, hint if why_not else "")
         folder = f"runs lie in {runs_dir()}, which every node must see under this path"
-        return (*found, _isolation(), Capability("run folder", True, folder))
+        return (*found, isolation, Capability("run folder", True, folder))
 
 
 ENGINE = SlurmEngine()
-
-
-def _rules(job: Job) -> Iterator[Finding]:
-    """What only one kernel can do, and what more than one node cannot."""
-    for name, channel in job.inputs.items():
-        path: Path = ("inputs", name, "input_mode") if channel.input_mode else ("input_mode",)
-        mode = job.input_mode_of(name)
-        if mode in ("Pipe", "FastFile"):
-            message = f"the channel {name!r} would be served on one node only"
-            hint = "use File: the data lies on the file system that the nodes share"
-            yield Finding(path, message, show(mode), hint)
 
 
 def _submit(checked: SlurmJob, paths: RunPaths) -> bool:
@@ -220,17 +216,15 @@ def _submit(checked: SlurmJob, paths: RunPaths) -> bool:
     write_variables(paths, supervisor_environment(paths.id))
     ticket = by_this_process(SlurmTicket(NOT_KNOWN, slurm_commands.cluster(), os.getuid(), slurm_commands.asked()))
     write_ticket(paths, ticket)
-    script = paths.engine / SCRIPT
     longest = longest_time([options.nodes_of(name) for name in job.hosts], slurm_commands.partitions())
     for doubt in checked.doubts():
         tell_user(doubt)
-    script.write_text(checked.script(paths, sys.executable, longest), encoding="utf-8")
-    for host, text in checked.host_scripts(paths, sys.executable, longest).items():
-        (paths.engine / HOST_SCRIPT.format(host)).write_text(text, encoding="utf-8")
+    for name, script in checked.scripts(paths, sys.executable, longest).items():
+        (paths.engine / name).write_text(script, encoding="utf-8")
     give_to_engine(paths)
     with _held_interrupt() as interrupted:
         try:
-            job_id = slurm_commands.submit(script)
+            job_id = slurm_commands.submit(paths.engine / SCRIPT)
         except SubmissionUnknown as error:
             settled = _settle(paths, error)
             job_id = NOT_KNOWN if settled is None else settled
@@ -373,14 +367,6 @@ def _tell_that_it_goes_on(run: Run, job_id: int, asked: float) -> None:
         before = [part for part in parts if part is not SecondaryStatus.INTERRUPTED]
         if parts[-1] is SecondaryStatus.INTERRUPTED and before:
             news.status(before[-1], f"Slurm job {job_id} goes on; it was suspended", asked)
-
-
-def _isolation() -> Capability:
-    """Returns whether hosts can be isolated on this machine: nodes are often like it, and each tries it for itself."""
-    why_not = why_no_shared_network()
-    what = "a host has its own /opt/ml, /tmp, name and processes on its node; every node tries it for itself"
-    hint = "hosts have the files and names of their nodes, where it is the same there; see isolation in the docs"
-    return Capability("isolation: shared_network", not why_not, why_not or what, hint if why_not else "")
 
 
 @contextmanager

@@ -151,7 +151,8 @@ class SlurmInstances:
         self._end.begin(used)
         with (self._paths.engine / SRUN_LOG).open("ab") as log:
             for number, group in enumerate(self._components):
-                words = self._srun(number, group.name)
+                words = step_words(self._paths, self._start, group.name)
+                words[1:1] = [f"--het-group={number}"] if len(self._components) > 1 else []
                 step = spawn(
                     words,
                     env={**os.environ, **used},
@@ -164,10 +165,6 @@ class SlurmInstances:
                 self._steps[step.pid] = number
                 step.returncode = 0  # the supervisor reaps it
                 _log.info("component %d: %s", number, words)
-
-    def _srun(self, number: int, group: str) -> list[str]:
-        srun, *words = step_words(self._paths, self._start, group)
-        return [srun, *([f"--het-group={number}"] if len(self._components) > 1 else []), *words]
 
     def stop(self, command: StopJob) -> None:
         """Has the coordinator stop the job, or stop it faster. Of a stop by Slurm the cause is asked for afterwards."""
@@ -206,17 +203,14 @@ class SlurmInstances:
             if number == 0:
                 self._how = how
             _log.info("component %d: srun %s", number, how)
-            if status != 0 and self._came_not(number):
+            stopped = self._end.verdict is not None or self._end.asked is not None
+            came = not self._end.registered.isdisjoint(self._components[number].hosts)
+            if status != 0 and not stopped and not came:  # the coordinator has heard from no host of the component
                 if 0 in self._steps.values():
                     return self._no_agents(how, f"of {self._components[number].name} ")
                 self._end.end_within(0)  # there is no coordinator that the others could find
             self._give_back(number)
         return None
-
-    def _came_not(self, number: int) -> bool:
-        """Tells whether the coordinator has heard from no host of a component whose step has ended."""
-        stopped = self._end.verdict is not None or self._end.asked is not None
-        return not stopped and self._end.registered.isdisjoint(self._components[number].hosts)
 
     def _give_back(self, number: int) -> None:
         """Gives the nodes of a component back whose hosts have all been released."""

@@ -19,6 +19,7 @@ from headrace.engines.planning.engine_job import EngineJob, range_sentences
 from headrace.engines.remote_job import remote_plan
 from headrace.engines.slurm import slurm_commands
 from headrace.engines.slurm.allocation import components
+from headrace.engines.slurm.handover import HOST_SCRIPT
 from headrace.engines.slurm.partition_rules import doubts
 from headrace.engines.slurm.slurm_commands import SlurmUnreachable
 from headrace.engines.slurm.slurm_state import comment_of
@@ -27,12 +28,11 @@ from headrace.instance.channels.stage_orders import ChannelOrder
 from headrace.instance.launch_plan import BY_NODE, NO_ISOLATION, SHARED_NETWORK, Isolation, LaunchPlan
 from headrace.instance.lifeline import PACKAGE_ENTRY
 from headrace.job import Job
-from headrace.job.model.engine_options import SlurmNodes
 from headrace.processes.spawn import UTF8
 from headrace.runs import RunPaths
 
 LEAD = "headrace.engines.slurm.lead"
-OWN_NODE = "headrace.engines.slurm.own_node"
+SCRIPT = "job.sbatch"
 SIGNAL_MARGIN = 60  # Slurm looks at its time limits once a minute
 LONGEST_WARNING = 65535  # what sbatch takes
 WHY_ISOLATED = {
@@ -72,7 +72,21 @@ def batch_script(job: Job, plan: LaunchPlan, places: Places, longest: int = 0) -
     Raises:
         EngineRefused: a line break in a path or an option.
     """
-    return "\n".join([*_lines(job, plan, places, longest), ""])
+    log = f"{places.run}/engine/slurm.log".replace("%", "%%")
+    warning = min(LONGEST_WARNING, math.ceil(plan.stop_grace) + SIGNAL_MARGIN)
+    requeue = "--requeue" if plan.retry.attempts else "--no-requeue"
+    lines = [
+        "#!/bin/bash",
+        _sbatch(f"--job-name={plan.job_name}"),
+        _sbatch(f"--output={log}", "--open-mode=append"),
+        _sbatch("--export=NIL", f"--comment={comment_of(places.run_id)}", f"--signal=B:USR2@{warning}"),
+    ]
+    for number, group in enumerate(components(plan)):
+        lines += ["#SBATCH hetjob"] if number else []
+        lines.append(_sbatch(f"--nodes={len(group.hosts)}", "--ntasks-per-node=1", "--no-kill", requeue))
+        lines += _asked(job, plan, group.name, longest)
+    lines.append("trap '' USR1 USR2 INT  # until the lead takes them")
+    return "\n".join([*lines, *_become_lead(places), ""])
 
 
 def host_script(job: Job, plan: LaunchPlan, places: Places, host: str, longest: int = 0) -> str:
@@ -84,50 +98,33 @@ def host_script(job: Job, plan: LaunchPlan, places: Places, host: str, longest: 
     """
     group = plan.host(host).group
     log = f"{places.run}/engine/agent-{host}.log".replace("%", "%%")
-    words = module_command(OWN_NODE, places.run, group, host, options=UTF8, python=places.python)
     lines = (
         "#!/bin/bash",
         _sbatch(f"--job-name={plan.job_name}-{host}", f"--output={log}", "--open-mode=append", "--export=NIL"),
         _sbatch("--nodes=1", "--ntasks-per-node=1", "--no-requeue"),
-        _sbatch(f"--time={_minutes(job, plan, longest)}", *(("--exclusive", "--mem=0") if job.slurm.exclusive else ())),
-        *map(_sbatch, _asked(job.slurm.nodes_of(group))),
-        _package(places),
-        f'exec {shlex.join(words)} "$1"',
+        *_asked(job, plan, group, longest),
+        *_become_lead(places, group, host),
     )
     return "\n".join([*lines, ""])
 
 
-def _package(places: Places) -> str:
-    return f"export PYTHONPATH={shlex.quote(places.package)} {PACKAGE_ENTRY}={shlex.quote(places.package)}"
+def _become_lead(places: Places, *own_node: str) -> Iterator[str]:
+    """Yields the end of a script: `lead` takes its place, on a node of its own with the number of the attempt."""
+    yield f"export PYTHONPATH={shlex.quote(places.package)} {PACKAGE_ENTRY}={shlex.quote(places.package)}"
+    words = module_command(LEAD, places.run, *own_node, options=UTF8, python=places.python)
+    yield f"exec {shlex.join(words)}" + (' "$1"' if own_node else "")
 
 
-def _lines(job: Job, plan: LaunchPlan, places: Places, longest: int) -> Iterator[str]:
-    log = f"{places.run}/engine/slurm.log".replace("%", "%%")
-    warning = min(LONGEST_WARNING, math.ceil(plan.stop_grace) + SIGNAL_MARGIN)
-    requeue = "--requeue" if plan.retry.attempts else "--no-requeue"
-    yield "#!/bin/bash"
-    yield _sbatch(f"--job-name={plan.job_name}")
-    yield _sbatch(f"--output={log}", "--open-mode=append")
-    yield _sbatch("--export=NIL", f"--comment={comment_of(places.run_id)}", f"--signal=B:USR2@{warning}")
-    for number, group in enumerate(components(plan)):
-        if number:
-            yield "#SBATCH hetjob"
-        yield _sbatch(f"--nodes={len(group.hosts)}", "--ntasks-per-node=1", "--no-kill", requeue)
-        yield _sbatch(
-            f"--time={_minutes(job, plan, longest)}", *(("--exclusive", "--mem=0") if job.slurm.exclusive else ())
-        )
-        yield from map(_sbatch, _asked(job.slurm.nodes_of(group.name)))
-    yield "trap '' USR1 USR2 INT  # until the lead takes them"
-    yield _package(places)
-    yield f"exec {shlex.join(module_command(LEAD, places.run, options=UTF8, python=places.python))}"
-
-
-def _asked(nodes: SlurmNodes) -> Iterator[str]:
+def _asked(job: Job, plan: LaunchPlan, group: str, longest: int) -> Iterator[str]:
+    """Yields what the nodes of a group are asked for with."""
+    nodes = job.slurm.nodes_of(group)
+    yield _sbatch(
+        f"--time={_minutes(job, plan, longest)}", *(("--exclusive", "--mem=0") if job.slurm.exclusive else ())
+    )
     for name in ("partition", "constraint", "gres", "account", "qos"):
-        value = getattr(nodes, name)
-        if value:
-            yield f"--{name}={value}"
-    yield from nodes.options
+        if value := getattr(nodes, name):
+            yield _sbatch(f"--{name}={value}")
+    yield from map(_sbatch, nodes.options)
 
 
 def _minutes(job: Job, plan: LaunchPlan, longest: int) -> int:
@@ -207,21 +204,18 @@ class SlurmJob(EngineJob):
             )
         return tuple(found)
 
-    def script(self, paths: RunPaths, python: str, longest: int = 0) -> str:
-        """Returns the batch script.
+    def scripts(self, paths: RunPaths, python: str, longest: int = 0) -> dict[str, str]:
+        """Returns the batch script, by `SCRIPT`, and those of hosts that come and go, by their names.
 
         Args:
             paths: the run's directory.
             python: the interpreter that runs the lead.
             longest: see `batch_script`.
         """
-        return batch_script(self.job, self.plan, Places(str(paths.root), paths.id, python, PACKAGE), longest)
-
-    def host_scripts(self, paths: RunPaths, python: str, longest: int = 0) -> dict[str, str]:
-        """Returns the batch script of each host that comes and goes, by host. Arguments as for `script`."""
         places = Places(str(paths.root), paths.id, python, PACKAGE)
         hosts = [host.name for host in self.plan.hosts if self.plan.comes_and_goes(host.name)]
-        return {host: host_script(self.job, self.plan, places, host, longest) for host in hosts}
+        own = {HOST_SCRIPT.format(host): host_script(self.job, self.plan, places, host, longest) for host in hosts}
+        return {SCRIPT: batch_script(self.job, self.plan, places, longest), **own}
 
 
 def plan_slurm_job(job: Job, orders: tuple[ChannelOrder, ...], paths: RunPaths, python: str) -> SlurmJob:

@@ -1,9 +1,12 @@
-"""Unpacks headrace and the run in a container, then becomes its host: the start of `headrace.zip`, which Python runs.
+"""Unpacks headrace and the run on a host that a platform gives, then becomes its main process: the start of
+`headrace.zip`, which Python runs.
 
-    python headrace.zip RUN_ID
+    python headrace.zip run FOLDER RUN_DIR HOST WORD    in a pod: unpacks into FOLDER/package and RUN_DIR, becomes `pod`
+    python headrace.zip install FOLDER LIBRARY...       has pip bring the libraries that this Python lacks
+    python headrace.zip RUN_ID                          in a container on SageMaker: becomes `container_host`
 
-The archive lies in the folder of headrace's own input channel, with what it unpacks; nothing
-is written there.
+HOST may be ``N+``: the host's number is N and the pod's completion index. What is unpacked lies beside the archive;
+nothing is written there.
 
 SageMaker's framework images have a start script of their own, which gives the container its host name and the CUDA
 libraries that fit the machine's driver. It is run first, with a program in place of `train` that tells which variables
@@ -17,23 +20,26 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import pwd
 import shutil
 import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 
-from headrace import host_libraries
+from headrace.host_libraries import LIBRARIES
 from headrace.private_folders import new_folder
 
+INDEX = "JOB_COMPLETION_INDEX"
+PACKAGE, RUN_FILES, SECRET, WHEELS = "headrace.zip", "run.tar.gz", "secret.tar.gz", "libraries.zip"
 START_SCRIPT = "start_with_right_hostname.sh"
 SCRIPT_SECONDS = 300.0
 BASE = "/opt/ml"
 TEMPORARY = Path("/tmp")  # whatever TMPDIR says, which need not be the same in every container
-PACKAGE, RUN, SECRET, LIBRARIES = "headrace.zip", "run.tar.gz", "secret.tar.gz", "libraries.zip"
 SECRET_FOLDER = "secret"
-HOST = "headrace.engines.sagemaker.container_host"
+POD, CONTAINER = "headrace.engines.kubernetes.pod", "headrace.engines.sagemaker.container_host"
 FAILURE_CHARACTERS = 1024
 RESOLVER = "GRPC_DNS_RESOLVER"
 _TELLS = """#!/bin/sh
@@ -43,7 +49,103 @@ exec "$HEADRACE_PYTHON" -c 'import json, os; json.dump(dict(os.environ), open(os
 
 def main() -> None:
     """Entry point."""
-    run_id, channel = sys.argv[1], Path(sys.argv[0]).absolute().parent
+    verb, *words = sys.argv[1:]
+    archive = Path(sys.argv[0]).absolute()
+    if verb == "run":
+        begin_pod(archive, *words)
+    elif verb == "install":
+        install(Path(words[0]), words[1:])
+    else:
+        begin_container(archive.parent, verb)
+
+
+def begin_pod(archive: Path, folder: str, run: str, host: str, word: str) -> None:
+    """Unpacks what a pod needs, and becomes its host."""
+    name = host_named(host, os.environ.get(INDEX, "0"))
+    try:
+        unpack_package(archive, Path(folder))
+        unpack_run(archive.parent, Path(run), name)
+        settle(folder)
+        os.execv(sys.executable, [sys.executable, "-X", "utf8", "-m", POD, run, name, word])
+    except (OSError, tarfile.TarError, zipfile.BadZipFile) as error:
+        complaint = f"error: {name} cannot begin in its pod: {error}"
+        if isinstance(error, PermissionError):
+            complaint += (
+                "; hint: its user must be able to enter the run's directory: set HEADRACE_HOME to a folder that every "
+                "user may enter, such as /var/tmp/headrace, and submit the job again"
+            )
+        Path(word).write_text(complaint, encoding="utf-8")
+        sys.exit(complaint)
+
+
+def unpack_package(archive: Path, folder: Path) -> Path:
+    """Unpacks headrace's package. Returns where. Raises OSError, zipfile.BadZipFile."""
+    with zipfile.ZipFile(archive) as zipped:
+        zipped.extractall(folder / "package")
+    return folder / "package"
+
+
+def host_named(host: str, index: str) -> str:
+    """Returns the host's name.
+
+    >>> host_named("algo-2", ""), host_named("3+", "4")
+    ('algo-2', 'algo-7')
+    """
+    return f"algo-{int(host[:-1]) + int(index)}" if host.endswith("+") else host
+
+
+def unpack_run(source: Path, run: Path, host: str) -> None:
+    """Unpacks what all hosts share and what is this one's. Its tree is /opt/ml, or lies in the run's directory.
+
+    A pod whose container is started again finds its files and keeps them.
+    """
+    tree = run / "hosts" / host
+    tree.parent.mkdir(exist_ok=True)
+    if not tree.exists():
+        tree.symlink_to(BASE)
+    for name in (RUN_FILES, f"{host}.tar.gz"):
+        with opened(source / name) as archive:
+            for member in archive:
+                there = run / member.name
+                if not (member.isdir() and there.is_dir()):
+                    archive.extract(member, run, set_attrs=False)
+                    if not member.issym():
+                        there.chmod(member.mode)
+
+
+def opened(archive: Path) -> tarfile.TarFile:
+    """Opens an archive that headrace has packed: it holds the user's own code, and nothing else."""
+    members = tarfile.open(archive)  # noqa: SIM115  (who asks for it closes it)
+    members.extraction_filter = getattr(tarfile, "fully_trusted_filter", None)
+    return members
+
+
+def settle(home: str) -> None:
+    """Gives a user that the image does not know a home that it may write, in place of such as '/', and a name."""
+    if not os.access(os.path.expanduser("~"), os.W_OK):
+        os.environ["HOME"] = home
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        os.environ.setdefault("USER", f"{os.getuid()}")
+
+
+def install(folder: Path, libraries: list[str]) -> None:
+    """Has pip bring into a folder what this Python lacks of some libraries, named with their least versions."""
+    if missing := lacking(libraries):
+        words = [sys.executable, "-m", "pip", "install", "--no-input", "--target", str(folder), *missing]
+        sys.exit(subprocess.run(words, check=False).returncode)
+
+
+def lacking(libraries: Iterable[str]) -> list[str]:
+    """Returns those of some libraries, named with their least versions, that this Python does not have."""
+    modules = {named: module for module, named in LIBRARIES.items()}
+    of_library = {each: modules.get(each, each.partition(">")[0]) for each in libraries}
+    return [each for each, module in of_library.items() if importlib.util.find_spec(module) is None]
+
+
+def begin_container(channel: Path, run_id: str) -> None:
+    """Unpacks what a container on SageMaker needs from headrace's own channel, and becomes its host."""
     base = Path(os.environ.get("SAGEMAKER_BASE_DIR") or BASE)
     try:
         folder = make_folder(TEMPORARY, run_id)
@@ -88,33 +190,25 @@ def unpack(folder: Path, channel: Path, run_id: str) -> tuple[list[str], dict[st
     Raises:
         OSError, subprocess.SubprocessError, tarfile.TarError, zipfile.BadZipFile: it cannot be unpacked.
     """
-    package, wheels = folder / "package", folder / "libraries"
-    with zipfile.ZipFile(channel / PACKAGE) as zipped:
-        zipped.extractall(package)
-    missing = [name for module, name in host_libraries.LIBRARIES.items() if importlib.util.find_spec(module) is None]
+    package, wheels = unpack_package(channel / PACKAGE, folder), folder / "libraries"
+    missing = lacking(LIBRARIES.values())
     if missing:
-        named, own = channel / LIBRARIES, channel / libraries_for(f"{sys.version_info[0]}.{sys.version_info[1]}")
+        named, own = channel / WHEELS, channel / wheels_for(f"{sys.version_info[0]}.{sys.version_info[1]}")
         install_from(named if named.is_file() else own, missing, folder, wheels)
-    target = folder / run_id
-    target.mkdir(mode=0o700)
-    _untar(channel / RUN, target)
-    (folder / SECRET_FOLDER).mkdir(mode=0o700)
-    _untar(channel / SECRET, folder / SECRET_FOLDER)
+    target, secrets = folder / run_id, folder / SECRET_FOLDER
+    for name, place in ((RUN_FILES, target), (SECRET, secrets)):
+        place.mkdir(mode=0o700)
+        with opened(channel / name) as archive:
+            archive.extractall(place)
     search = [str(package), os.environ.get("PYTHONPATH", ""), str(wheels) if missing else ""]
-    words = [sys.executable, "-X", "utf8", "-m", HOST, str(target), str(channel), str(folder / SECRET_FOLDER)]
+    words = [sys.executable, "-X", "utf8", "-m", CONTAINER, str(target), str(channel), str(secrets)]
     resolver = os.environ.get(RESOLVER, "native")  # TensorFlow's asks name servers for algo-N, not /etc/hosts
     return words, {"PYTHONPATH": os.pathsep.join(filter(None, search)), RESOLVER: resolver}
 
 
-def libraries_for(python: str) -> str:
+def wheels_for(python: str) -> str:
     """Returns the name in the channel of the archive of wheels for a Python, e.g. ``3.12``."""
     return f"libraries-{python}.zip"
-
-
-def _untar(archive: Path, target: Path) -> None:
-    with tarfile.open(archive) as members:
-        members.extraction_filter = getattr(tarfile, "fully_trusted_filter", None)  # headrace has packed it
-        members.extractall(target)
 
 
 def install_from(archive: Path, missing: list[str], folder: Path, target: Path) -> None:
