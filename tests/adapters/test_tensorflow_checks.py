@@ -1,5 +1,6 @@
 """What `headrace.tensorflow.distribute` checks before anything is sent, without TensorFlow."""
 
+import dataclasses
 import enum
 import json
 import sys
@@ -10,9 +11,9 @@ from headrace.adapters.tensorflow import (
     check_compression,
     check_consumer,
     check_dataset,
+    check_endless,
     check_name,
     check_options,
-    check_rounds,
     mode_of,
     warn_shares,
 )
@@ -76,10 +77,10 @@ def test_a_list_is_no_data_set_and_tensorflow_is_not_imported_to_know(monkeypatc
 
 def test_rounds_need_a_data_set_without_an_end():
     with pytest.raises(PipelineError, match="this one has 0 elements") as refused:
-        check_rounds(0)
+        check_endless("coordinated reads (consumer_index, num_consumers) need", 0)
     assert "repeat()" in refused.value.hint
-    check_rounds(-1)  # infinite
-    check_rounds(-2)  # nobody knows
+    check_endless("coordinated reads need", -1)  # infinite
+    check_endless("coordinated reads need", -2)  # nobody knows
 
 
 def test_several_ranks_on_a_data_set_that_ends_are_warned():
@@ -160,12 +161,12 @@ FACTS = Likeness(elements="", structure="int64", shards="", counts="", sources="
     ],
 )
 def test_facts_that_make_other_data_are_told_in_words(fact, there, words):
-    other = Likeness(**FACTS.as_dict() | {fact: there})
+    other = Likeness(**dataclasses.asdict(FACTS) | {fact: there})
     assert certain_differences(FACTS, other) == [words]
 
 
 def test_other_facts_need_not_make_other_data():
-    other = Likeness(**FACTS.as_dict() | {"seeds": "y", "rest": "z"})
+    other = Likeness(**dataclasses.asdict(FACTS) | {"seeds": "y", "rest": "z"})
     assert certain_differences(FACTS, other) == []
 
 

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader as TorchLoader
 from headrace.errors import HeadraceError, PipelineError, WorkerError, text_of
 from headrace.feed import DataLoader, mix, pipeline, stack_arrays
 from headrace.feed.pipelines.fetch import uneven_field
-from headrace.feed.wire.remote_errors import raise_remote, remote_error
+from headrace.feed.wire.remote_errors import remade, remote_error
 
 Pair = namedtuple("Pair", ["left", "right"])
 Field = Callable[[int], Any]
@@ -192,7 +192,7 @@ def test_an_exception_that_cannot_be_shown_is_sent_and_raised(error: Exception) 
     for text in (told.kind, told.message, told.traceback):
         text.encode()
     with pytest.raises((type(error), WorkerError)):
-        raise_remote(told, "raised on worker 0", WorkerError)
+        raise remade(told, "raised on worker 0", WorkerError)
 
 
 KEYS: dict[str, Any] = {

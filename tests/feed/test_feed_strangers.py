@@ -251,7 +251,7 @@ def test_a_proof_for_another_socket_of_the_server_is_worth_nothing(by: str, pair
 def test_a_frame_that_the_holder_of_the_secret_has_not_sent_ends_the_connection(fault: str, pair: Pair) -> None:
     channel, handshake = shake_hands(SECRET, pair.a)
     with closing(channel):
-        raw, body = channel._stream._socket, messages.encode(messages.Ping())
+        raw, body = channel.stream._socket, messages.encode(messages.Ping())
         assert handshake.keys is not None
         seal = None if fault == "no seal" else Seal(handshake.keys.client)
         frame = write_header(body, seal=seal) + body
@@ -288,13 +288,13 @@ def test_a_changed_byte_of_a_batch_is_found_also_when_its_sum_is_made_anew(with_
         assert other.wait(5)[0].message == messages.Cancelled(1)
         assert memory == payload
         one.send(messages.Cancelled(2), payload=Payload([memoryview(payload)]))
-        raw, size = other._stream._socket, HEADER_BYTES + len(messages.encode(messages.Cancelled(2)))
+        raw, size = other.stream._socket, HEADER_BYTES + len(messages.encode(messages.Cancelled(2)))
         sent = bytearray(raw.recv(1 << 16))
         sent[-1] ^= 1
         if with_sum:
             sent[size : size + CHUNK_HEADER.size] = CHUNK_HEADER.pack(1000, DATA, checksum(memoryview(sent)[-1000:]))
         away.sendall(sent)
-        other._stream._socket = between
+        other.stream._socket = between
         with pytest.raises(ProtocolError, match="a damaged chunk of 1000 bytes"):
             other.wait(5)
         raw.close()
@@ -303,12 +303,12 @@ def test_a_changed_byte_of_a_batch_is_found_also_when_its_sum_is_made_anew(with_
 def test_what_is_taken_from_the_queue_before_it_left_leaves_no_gap_in_the_seals() -> None:
     one, other, memory = sealed_pair()
     with closing(one), closing(other):
-        one._stream.send = lambda *_: (_ for _ in ()).throw(BlockingIOError)  # type: ignore[method-assign]
+        one.stream.send = lambda *_: (_ for _ in ()).throw(BlockingIOError)  # type: ignore[method-assign]
         one.send(messages.Ping())
         one.send(messages.Cancelled(1), payload=Payload([memoryview(memory)]), key="unwanted")
         one.send(messages.Cancelled(2))
         assert one.abort("unwanted")
-        del one._stream.send
+        del one.stream.send
         one.drain(5)
         received = [frame.message for frame in other.wait(5)]
         assert received == [messages.Ping(), messages.Cancelled(2)]
@@ -533,7 +533,7 @@ LIES: dict[str, tuple[Callable[[FramedConnection], None], str]] = {
     "sends a batch at once": (lambda channel: channel.send(messages.Done(1, 9, [], b"", 0, 0)), "cannot be decod"),
     "sends deep nesting": (lambda channel: channel.send(messages.Open(1, "", {"a": _deep()}, "", "", True)), "decoded"),
     "speaks http": (
-        lambda channel: channel._stream._socket.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
+        lambda channel: channel.stream._socket.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
         "not a headrace peer",
     ),
 }  # type: ignore[dict-item]

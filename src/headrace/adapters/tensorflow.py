@@ -23,11 +23,11 @@ import socket
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, SupportsIndex, TypeVar
 
-from headrace.adapters.tensorflow_cut import Operation, Plan, plan_of, travels, word_of
+from headrace.adapters.tensorflow_cut import Plan, plan_of, travels, word_of
 from headrace.adapters.tensorflow_likeness import (
     check_likeness,
     check_started_once,
@@ -170,7 +170,7 @@ def check_cache(cache: object, elements: int, *, rounds: bool) -> None:
 
     Args:
         cache: as given; None for none.
-        elements: as in `check_rounds`.
+        elements: as in `check_endless`.
         rounds: whether coordinated reads are asked for.
     """
     if cache is None:
@@ -186,12 +186,7 @@ def check_cache(cache: object, elements: int, *, rounds: bool) -> None:
             "cross_trainer_cache and coordinated reads (consumer_index, num_consumers) exclude each other",
             hint="the cache gives every trainer all elements; coordinated reads give every rank an element of a round",
         )
-    if elements >= 0:
-        raise PipelineError(
-            f"cross_trainer_cache needs a dataset without an end; this one has {elements} elements",
-            hint="put repeat() before distribute(), and count the steps of an epoch: "
-            "fit(..., steps_per_epoch=...) or take(...)",
-        )
+    check_endless("cross_trainer_cache needs", elements)
 
 
 def graph_of(dataset: Any) -> Any:
@@ -211,9 +206,16 @@ def graph_of(dataset: Any) -> Any:
     return tf.compat.v1.GraphDef.FromString(written.numpy())
 
 
-def check_pipeline(graph: Any) -> None:
-    """Checks that workers can run a pipeline. Raises PipelineError when it holds Python functions."""
-    found = sorted(set(python_ops(graph)))
+def checked_graph(dataset: Any) -> Any:
+    """Returns the GraphDef that would be sent.
+
+    Raises:
+        PipelineError: there is none; it holds Python functions, which workers cannot run; its elements cannot travel.
+    """
+    graph = graph_of(dataset)
+    bodies: list[tuple[str, Any]] = [("", graph.node)]
+    bodies += [(f" in {function.signature.name}", function.node_def) for function in graph.library.function]
+    found = sorted({f"{node.op}{where}" for where, nodes in bodies for node in nodes if node.op in PYTHON_OPS})
     if found:
         where = ", ".join(found[:4])
         raise PipelineError(
@@ -222,24 +224,14 @@ def check_pipeline(graph: Any) -> None:
             hint=INSTEAD,
         )
 
-
-def check_elements(spec: Any, operation: Operation) -> None:
-    """Checks that the elements of a pipeline can travel.
-
-    Args:
-        spec: of the elements.
-        operation: that makes them.
-
-    Raises:
-        PipelineError: they hold datasets, optionals or tensor arrays.
-    """
-    if not travels(spec):
+    if not travels(dataset.element_spec):
         raise PipelineError(
-            f"the elements that {operation} makes cannot be sent: they hold datasets or other objects of one process, "
-            f"or single rows of a ragged tensor, and no tensors alone ({str(spec)[:200]})",
+            f"the elements that {word_of(dataset)} makes cannot be sent: they hold datasets or other objects of one "
+            f"process, or single rows of a ragged tensor, and no tensors alone ({str(dataset.element_spec)[:200]})",
             hint="before distribute(), turn windows into tensors: window(n).flat_map(lambda w: w.batch(n)), and rows "
             "into tensors: map(lambda row: row); or do that part after distribute()",
         )
+    return graph
 
 
 def check_variables(dataset: Any) -> None:
@@ -275,27 +267,19 @@ def _nodes(dataset: Any) -> Iterator[Any]:
             waiting += [*node._inputs(), *([implementation] if implementation is not None else [])]
 
 
-def python_ops(graph: Any) -> Iterator[str]:
-    """Yields the operations of a GraphDef that call Python, as ``operation in function``."""
-    yield from (node.op for node in graph.node if node.op in PYTHON_OPS)
-    for function in graph.library.function:
-        nodes: Iterable[Any] = function.node_def
-        yield from (f"{node.op} in {function.signature.name}" for node in nodes if node.op in PYTHON_OPS)
-
-
-def check_rounds(elements: int) -> None:
-    """Checks that a dataset can be read in rounds, which have no last one.
+def check_endless(what: str, elements: int) -> None:
+    """Checks that a dataset has no end.
 
     Args:
-        elements: its cardinality; negative when it is infinite or unknown.
+        what: what cannot have one, with its verb.
+        elements: the dataset's cardinality; negative when it is infinite or unknown.
 
     Raises:
         PipelineError: it ends.
     """
     if elements >= 0:
         raise PipelineError(
-            f"coordinated reads (consumer_index, num_consumers) need a dataset without an end; this one has "
-            f"{elements} elements",
+            f"{what} a dataset without an end; this one has {elements} elements",
             hint="put repeat() before distribute(), and count the steps of an epoch: "
             "fit(..., steps_per_epoch=...) or take(...)",
         )
@@ -305,7 +289,7 @@ def warn_shares(elements: int, ranks: int) -> None:
     """Warns when several ranks take from a dataset that ends: their shares are not equal.
 
     Args:
-        elements: as in `check_rounds`.
+        elements: as in `check_endless`.
         ranks: how many processes call `distribute`.
     """
     if elements >= 0 and ranks > 1:
@@ -405,10 +389,8 @@ def distribute(
     elements = cardinality_of(dataset)
     check_cache(cross_trainer_cache, elements, rounds=num_consumers is not None)
     if num_consumers is not None:
-        check_rounds(elements)
-    graph = graph_of(dataset)
-    check_pipeline(graph)
-    check_elements(dataset.element_spec, word_of(dataset))  # type: ignore[attr-defined]
+        check_endless("coordinated reads (consumer_index, num_consumers) need", elements)
+    graph = checked_graph(dataset)
     if not freeze_variables:
         check_variables(dataset)
     if not address or endpoint is None:
@@ -469,8 +451,7 @@ def plan(dataset: Any, *, processing_mode: Any = "dynamic") -> Plan:
     """
     mode = mode_of(processing_mode)
     check_dataset(dataset)
-    check_pipeline(graph_of(dataset))
-    check_elements(dataset.element_spec, word_of(dataset))
+    checked_graph(dataset)
     return plan_of(dataset, mode, rounds=False)
 
 

@@ -21,8 +21,9 @@ right. Nothing is sent here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from headrace.adapters.tensorflow_passes import as_one, cardinality_of, read_stage
@@ -53,7 +54,7 @@ _FLATTENING = {
 }
 _BATCHES = {"_BatchDataset", "_ParallelBatchDataset", "_PaddedBatchDataset", "_DenseToSparseBatchDataset"}
 _TRANSPARENT = {"_PrefetchDataset", "_OptionsDataset", "_AssertCardinalityDataset", "_ModelDataset"}
-_CHOOSING = {"_TakeDataset", "_SkipDataset", "_ShardDataset"}
+_COUNTING = {"_TakeDataset", "_SkipDataset", "_ShardDataset"}
 _WORDS = {
     "_DirectedInterleaveDataset": "choose_from_datasets",
     "_DenseToRaggedDataset": "ragged_batch",
@@ -150,8 +151,7 @@ class _Stream:
         divisible: `node` is a function of the elements of one source, each alone.
         constants: each element of `raw` holds a constant that is not small.
         late: how it is made when nothing else follows.
-        whole_words, divided_words: what `raw`, and what the others do.
-        costly: as in `Plan`, of `raw`.
+        whole_words, divided_words, all_words: what `raw` does, what the others do, and all of it.
     """
 
     node: Any
@@ -163,8 +163,12 @@ class _Stream:
     late: _Late | None = None
     whole_words: tuple[Operation, ...] = ()
     divided_words: tuple[Operation, ...] = ()
-    costly: tuple[Operation, ...] = ()
     all_words: tuple[Operation, ...] = ()
+
+    @property
+    def costly(self) -> tuple[Operation, ...]:
+        """As in `Plan`, of `raw`."""
+        return tuple(word for word in self.whole_words if word.function)
 
 
 def plan_of(dataset: Any, mode: str, *, rounds: bool) -> Plan:
@@ -186,13 +190,11 @@ class _Planner:
 
     def plan(self, dataset: Any) -> Plan:
         stream = self._stream(dataset)
-        if stream.late is not None and not self._rounds:
-            rows, finish = stream.late.rows, stream.late.finish
-        else:
-            rows, finish = stream, _unchanged
-        stages, costly = self._stages(rows)
+        late = None if self._rounds else stream.late
+        rows, finish = (stream, _unchanged) if late is None else (late.rows, late.finish)
         spec = rows.node.element_spec
-        return Plan(stages, wire_spec(spec), lambda elements: finish(unwired(elements, spec)), costly)
+        costly = () if rows.divisible else rows.costly
+        return Plan(self._stages(rows), wire_spec(spec), lambda elements: finish(unwired(elements, spec)), costly)
 
     def plan_for_each(self, dataset: Any) -> Plan:
         """Plans for workers that make all of it, each."""
@@ -200,27 +202,23 @@ class _Planner:
         stage = Stage(wired(dataset), False, False, words)
         return Plan((stage,), wire_spec(spec), lambda elements: unwired(elements, spec), ())
 
-    def _stages(self, stream: _Stream) -> tuple[tuple[Stage, ...], tuple[Operation, ...]]:
-        """Returns the stages that make a stream, and what is costly in the whole ones."""
+    def _stages(self, stream: _Stream) -> tuple[Stage, ...]:
+        """Returns the stages that make a stream."""
         if stream.divisible:
-            return (Stage(wired(stream.node), False, True, _joined(stream.all_words)),), ()
+            return (Stage(wired(stream.node), False, True, _joined(stream.all_words)),)
         words = _joined(stream.whole_words)
         if stream.function is None and not stream.tail:
-            return (Stage(wired(as_one(stream.raw)), True, True, words),), stream.costly
-        spec, chunked = stream.raw.element_spec, _chunked(stream.raw)
-        stages = (Stage(wired(as_one(chunked)), True, True, words),)
-        rows = self._read(stages, chunked.element_spec)
-        divided = rows if chunked is stream.raw else _unchunked(rows, spec)
+            return (Stage(wired(as_one(stream.raw)), True, True, words),)
+        chunked = _chunked(stream.raw)
+        first = Stage(wired(as_one(chunked)), True, True, words)
+        divided = unwired(read_stage(wire_spec(chunked.element_spec)), chunked.element_spec)
+        if chunked is not stream.raw:
+            divided = _unchunked(divided)
         if stream.function is not None:
             divided = _mapped(divided, stream.function)
         for operation in stream.tail:
             divided = operation(divided)
-        return (*stages, Stage(wired(divided), False, False, _joined(stream.divided_words))), stream.costly
-
-    def _read(self, stages: tuple[Stage, ...], spec: Any) -> Any:
-        """Returns a dataset that reads the last of some stages."""
-        number = len(stages) - 1
-        return unwired(read_stage(number, wire_spec(spec), divides=stages[-1].divides), spec)
+        return first, Stage(wired(divided), False, False, _joined(stream.divided_words))
 
     def _stream(self, dataset: Any) -> _Stream:
         stream = self._streams.get(id(dataset))
@@ -232,8 +230,7 @@ class _Planner:
                 return replace(self._stream(dataset._inputs()[0]._inputs()[0]), node=dataset)
             inputs = [self._stream(source) for source in dataset._inputs()]
             stream = self._step(kind, dataset, inputs)
-            words = (*dict.fromkeys(word for source in inputs for word in source.all_words), word_of(dataset))
-            stream = replace(stream, all_words=words)
+            stream = replace(stream, all_words=_words("all_words", inputs, dataset))
             self._streams[id(dataset)] = stream
         return stream
 
@@ -242,22 +239,14 @@ class _Planner:
             constants = kind == "_TensorDataset" and _bytes(node.element_spec) > _SMALL
             return _Stream(node, node, divisible=True, constants=constants, whole_words=(word_of(node),))
         if len(inputs) == 1:
-            source = inputs[0]
-            if kind in _MAPS:
-                return self._map(node, source)
-            if kind in _FLATTENING:
-                return self._flatten(node, source)
+            [source] = inputs
+            if kind in _MAPS or kind in _FLATTENING:
+                return self._apply(kind, node, source)
             if kind in _TRANSPARENT:
                 asserts = kind == "_AssertCardinalityDataset"  # which counts on every worker
                 return replace(source, node=node, divisible=source.divisible and not asserts)
-            if kind in _CHOOSING:
-                return self._choose(kind, node, source)
-            if kind == "_RepeatDataset":
-                return self._repeat(node, source)
-            if kind == "_ShuffleDataset":
-                return self._shuffle(node, source)
-            if kind == "CacheDataset" and not node._filename.numpy():
-                return self._cache(node, source)
+            if kind in _REORDERING and not (kind == "CacheDataset" and node._filename.numpy()):
+                return self._reorder(kind, node, source)
             if kind in _BATCHES:
                 return self._batch(kind, node, source)
         if kind == "_ZipDataset":
@@ -268,79 +257,47 @@ class _Planner:
 
     def _whole(self, node: Any, inputs: list[_Stream], *, divisible: bool = False) -> _Stream:
         """Makes a part as the user wrote it, in one place."""
-        words = (*dict.fromkeys(word for source in inputs for word in source.all_words), word_of(node))
-        costly = tuple(word for word in words if word.function)
-        return _Stream(node, node, divisible=divisible, whole_words=words, costly=costly)
+        return _Stream(node, node, divisible=divisible, whole_words=_words("all_words", inputs, node))
 
-    def _map(self, node: Any, source: _Stream) -> _Stream:
+    def _apply(self, kind: str, node: Any, source: _Stream) -> _Stream:
+        """Adds a function of single elements."""
         if source.constants or not travels(source.raw.element_spec):
             return self._whole(node, [source], divisible=source.divisible)
-        call, before = caller(node._map_func), source.function
-        after = (*source.divided_words, word_of(node))
-        if source.tail:
-            tail = (*source.tail, lambda rows: _mapped(rows, call))
-            return replace(source, node=node, tail=tail, divided_words=after, late=None)
-        function = call if before is None else lambda element: call(before(element))
-        return replace(source, node=node, function=function, divided_words=after, late=None)
-
-    def _flatten(self, node: Any, source: _Stream) -> _Stream:
-        if source.constants or not travels(source.raw.element_spec):
-            return self._whole(node, [source], divisible=source.divisible)
-        tail = (*source.tail, flattener(node))
-        return replace(source, node=node, tail=tail, divided_words=(*source.divided_words, word_of(node)), late=None)
-
-    def _choose(self, kind: str, node: Any, source: _Stream) -> _Stream:
-        if source.tail:
-            return self._whole(node, [source])
-        if kind == "_TakeDataset":
-            raw = source.raw.take(node._count)
-        elif kind == "_SkipDataset":
-            raw = source.raw.skip(node._count)
-        else:
-            raw = source.raw.shard(node._num_shards, node._index)
-        return self._whole_step(node, source, raw)
+        stream = replace(source, node=node, divided_words=(*source.divided_words, word_of(node)), late=None)
+        if kind in _MAPS and not source.tail:
+            call, before = caller(node._map_func), source.function
+            return replace(stream, function=call if before is None else lambda element: call(before(element)))
+        return replace(stream, tail=(*source.tail, flattener(node)))
 
     def _whole_step(self, node: Any, source: _Stream, raw: Any, *, divisible: bool = False) -> _Stream:
         words = (*source.whole_words, word_of(node))
         return replace(source, node=node, raw=raw, divisible=divisible, whole_words=words, late=None)
 
-    def _repeat(self, node: Any, source: _Stream) -> _Stream:
-        late = source.late
-        if late is not None:
-            before = late.finish
-            late = _Late(late.rows, lambda rows: before(rows).repeat(node._count))
-        stream = self._whole_step(node, source, source.raw.repeat(node._count), divisible=source.divisible)
-        return replace(stream, late=late)
-
-    def _shuffle(self, node: Any, source: _Stream) -> _Stream:
-        late = source.late
-        if late is not None:
-            before = late.finish
-            late = _Late(late.rows, lambda rows: shuffled(before(rows), node))
-        if source.tail:
-            tail = (*source.tail, lambda rows: shuffled(rows, node))
-            words = (*source.divided_words, word_of(node))
-            return replace(source, node=node, tail=tail, divided_words=words, late=late)
-        raw = shuffled(source.raw, node)
-        return replace(self._whole_step(node, source, raw, divisible=source.divisible), late=late)
-
-    def _cache(self, node: Any, source: _Stream) -> _Stream:
-        if source.tail:  # in a pass of its own it would only keep what a repeat() behind it makes again
+    def _reorder(self, kind: str, node: Any, source: _Stream) -> _Stream:
+        """Chooses or orders elements, or keeps them."""
+        operation, late = partial(_REORDERING[kind], node), None
+        if source.tail and kind in _COUNTING:
+            return self._whole(node, [source])
+        if source.late is not None and kind in ("_RepeatDataset", "_ShuffleDataset"):
+            before = source.late.finish
+            late = _Late(source.late.rows, lambda rows: operation(before(rows)))
+        if (
+            source.tail and kind == "CacheDataset"
+        ):  # in a pass of its own it would only keep what a repeat() makes again
             return replace(source, node=node, late=None)
-        return self._whole_step(node, source, source.raw.cache(), divisible=source.divisible)
+        if source.tail and kind == "_ShuffleDataset":
+            words = (*source.divided_words, word_of(node))
+            return replace(source, node=node, tail=(*source.tail, operation), divided_words=words, late=late)
+        divisible = source.divisible and kind not in _COUNTING
+        return replace(self._whole_step(node, source, operation(source.raw), divisible=divisible), late=late)
 
     def _zip(self, node: Any, inputs: list[_Stream]) -> _Stream:
         import tensorflow as tf
         from tensorflow.python.data.util import nest
 
         parts = [_in_order(source) for source in inputs]
-        constants = any(part.constants for part in parts)
         functions = [part.function for part in parts]
-        packed = nest.pack_sequence_as(node._datasets, [part.raw for part in parts])
-        raw = tf.data.Dataset.zip(packed)
-        whole_words = (*dict.fromkeys(word for part in parts for word in part.whole_words), word_of(node))
-        divided_words = tuple(dict.fromkeys(word for part in parts for word in part.divided_words))
-        costly = tuple(dict.fromkeys(word for part in parts for word in part.costly))
+        raw = tf.data.Dataset.zip(nest.pack_sequence_as(node._datasets, [part.raw for part in parts]))
 
         def function(elements: Any) -> Any:
             values = nest.flatten_up_to(node._datasets, elements)
@@ -349,10 +306,8 @@ class _Planner:
                 [value if do is None else do(value) for do, value in zip(functions, values, strict=True)],
             )
 
-        return _Stream(
-            node, raw, function=None if all(do is None for do in functions) else function, constants=constants,
-            whole_words=whole_words, divided_words=divided_words, costly=costly,
-        )  # fmt: skip
+        whole = all(do is None for do in functions)
+        return _of_parts(node, raw, parts, None if whole else function)
 
     def _merge(self, kind: str, node: Any, inputs: list[_Stream]) -> _Stream:
         """Of several datasets each element is of one: it carries the number of that one, which says what to do."""
@@ -375,39 +330,23 @@ class _Planner:
             number, element = pair
             return tf.switch_case(number, [lambda branch=branch: branch(element) for branch in branches])
 
-        whole_words = (*dict.fromkeys(word for part in parts for word in part.whole_words), word_of(node))
-        divided_words = tuple(dict.fromkeys(word for part in parts for word in part.divided_words))
-        costly = tuple(dict.fromkeys(word for part in parts for word in part.costly))
-        return _Stream(
-            node, raw, function=function, whole_words=whole_words, divided_words=divided_words, costly=costly
-        )
+        return _of_parts(node, raw, parts, function)
 
     def _batch(self, kind: str, node: Any, source: _Stream) -> _Stream:
         plain = kind in ("_BatchDataset", "_ParallelBatchDataset")
-        endless = cardinality_of(source.node) == -1
-        if source.divisible and endless:  # has no last batch
-            return replace(self._vectorised(node, source, plain), divisible=True)
         stream = self._vectorised(node, source, plain)
+        if source.divisible and cardinality_of(source.node) == -1:  # has no last batch
+            return replace(stream, divisible=True)
         if (not source.divisible and not source.tail) or not travels(source.node.element_spec):
             return stream
-        rows, finish = source, batcher(kind, node)
-        if plain and dense(source.node.element_spec):  # workers make batches too; only short ones are made anew
-            size, drop = node._batch_size, node._drop_remainder
-            rows = self._with_batches(source, node)
-
-            def finish(batches: Any) -> Any:
-                return batches.rebatch(size, drop)
-
-        late = _Late(rows, finish)
-        return replace(stream, late=late)
-
-    def _with_batches(self, source: _Stream, node: Any) -> _Stream:
-        size = node._batch_size
-        batches = source.node.batch(size)
-        return replace(
-            source, node=batches, tail=(*source.tail, lambda rows: rows.batch(size)),
-            all_words=(*source.all_words, word_of(node)), divided_words=(*source.divided_words, word_of(node)),
+        if not plain or not dense(source.node.element_spec):
+            return replace(stream, late=_Late(source, batcher(kind, node)))
+        size, drop, word = node._batch_size, node._drop_remainder, word_of(node)
+        batches = replace(  # workers make batches too; only short ones are made anew
+            source, node=source.node.batch(size), tail=(*source.tail, lambda rows: rows.batch(size)),
+            all_words=(*source.all_words, word), divided_words=(*source.divided_words, word),
         )  # fmt: skip
+        return replace(stream, late=_Late(batches, lambda rows: rows.rebatch(size, drop)))
 
     def _vectorised(self, node: Any, source: _Stream, plain: bool) -> _Stream:
         """Batches what is small; the maps work inside of a batch."""
@@ -432,12 +371,23 @@ class _Planner:
         return replace(stream, function=function, divided_words=(*source.divided_words, word_of(node)))
 
 
+def _words(of: str, parts: Sequence[_Stream], node: Any) -> tuple[Operation, ...]:
+    """Returns what some parts do, each operation once, and what comes behind them."""
+    return (*dict.fromkeys(word for part in parts for word in getattr(part, of)), word_of(node))
+
+
+def _of_parts(node: Any, raw: Any, parts: Sequence[_Stream], function: Element | None) -> _Stream:
+    """Returns a stream whose `raw` is made of those of its parts, and whose function runs theirs."""
+    return _Stream(
+        node, raw, function=function, constants=any(part.constants for part in parts),
+        whole_words=_words("whole_words", parts, node),
+        divided_words=tuple(dict.fromkeys(word for part in parts for word in part.divided_words)),
+    )  # fmt: skip
+
+
 def _in_order(source: _Stream) -> _Stream:
     """Returns a stream whose elements come one for one in the order that the user wrote."""
-    if not source.tail:
-        return source
-    costly = tuple(dict.fromkeys(word for word in source.all_words if word.function))
-    return _Stream(source.node, source.node, whole_words=source.all_words, costly=costly)
+    return source if not source.tail else _Stream(source.node, source.node, whole_words=source.all_words)
 
 
 def _unchanged(elements: Any) -> Any:
@@ -481,10 +431,7 @@ def _mapped(dataset: Any, function: Element, *, parallel: bool = True) -> Any:
     """Maps whole elements: a tuple is one argument."""
     import tensorflow as tf
 
-    calls = tf.data.AUTOTUNE if parallel else None
-    if type(dataset.element_spec) is tuple:
-        return dataset.map(lambda *element: function(element), num_parallel_calls=calls)
-    return dataset.map(function, num_parallel_calls=calls)
+    return dataset.map(_spread(dataset, function), num_parallel_calls=tf.data.AUTOTUNE if parallel else None)
 
 
 def _leaves(spec: Any) -> list[Any]:
@@ -525,12 +472,10 @@ def _chunked(raw: Any) -> Any:
     return raw.batch(CHUNK)
 
 
-def _unchunked(chunks: Any, spec: Any) -> Any:
+def _unchunked(chunks: Any) -> Any:
     import tensorflow as tf
 
-    if type(spec) is tuple:
-        return chunks.flat_map(lambda *chunk: tf.data.Dataset.from_tensor_slices(chunk))
-    return chunks.flat_map(tf.data.Dataset.from_tensor_slices)
+    return chunks.flat_map(_spread(chunks, tf.data.Dataset.from_tensor_slices))
 
 
 def caller(wrapper: Any) -> Element:
@@ -548,7 +493,7 @@ def caller(wrapper: Any) -> Element:
 
 
 def flattener(node: Any) -> Elements:
-    """Returns the operation of a dataset that makes any number of elements of one, to be used on another dataset."""
+    """Returns the operation of a dataset that makes elements of single ones, to be used on another dataset."""
     kind = type(node).__name__
     if kind == "_UnbatchDataset":
         return lambda rows: rows.unbatch()
@@ -558,6 +503,8 @@ def flattener(node: Any) -> Elements:
         keep = caller(node._predicate)
         return lambda rows: rows.filter(_spread(rows, keep))
     call = caller(node._map_func)
+    if kind in _MAPS:
+        return lambda rows: _mapped(rows, call)
     if kind == "_FlatMapDataset":
         return lambda rows: rows.flat_map(_spread(rows, call))
     cycle, block = int(node._cycle_length), int(node._block_length)
@@ -582,7 +529,7 @@ def batcher(kind: str, node: Any) -> Elements:
     return lambda rows: rows.batch(node._batch_size, node._drop_remainder)
 
 
-def shuffled(rows: Any, node: Any) -> Any:
+def shuffled(node: Any, rows: Any) -> Any:
     """Shuffles with the buffer and the seeds of another shuffle."""
     import tensorflow as tf
 
@@ -593,6 +540,16 @@ def shuffled(rows: Any, node: Any) -> Any:
         **rows._flat_structure,
     )  # fmt: skip
     return tf.data.experimental.from_variant(variant, rows.element_spec)
+
+
+_REORDERING: dict[str, Callable[[Any, Any], Any]] = {  # what does not look into elements: of its node and a dataset
+    "_TakeDataset": lambda node, rows: rows.take(node._count),
+    "_SkipDataset": lambda node, rows: rows.skip(node._count),
+    "_ShardDataset": lambda node, rows: rows.shard(node._num_shards, node._index),
+    "_RepeatDataset": lambda node, rows: rows.repeat(node._count),
+    "_ShuffleDataset": shuffled,
+    "CacheDataset": lambda _, rows: rows.cache(),
+}
 
 
 def word_of(node: Any) -> Operation:

@@ -88,10 +88,6 @@ class Likeness:
     seeds: str
     rest: str
 
-    def as_dict(self) -> dict[str, str]:
-        """Returns the facts by name."""
-        return asdict(self)
-
 
 def likeness_of(graph: Any, elements: int, structure: str, base: str = "") -> Likeness:
     """Returns the facts of a pipeline.
@@ -383,7 +379,7 @@ def check_likeness(address: str, job: str, name: str, here: Likeness, who: str, 
         UsageError: the data is another, or may be.
         tensorflow.errors.OpError: the dispatcher cannot be asked.
     """
-    first = _first_note(address, f"headrace-{digest(job)}", {"who": who, **here.as_dict()})
+    first = _first_note(address, f"headrace-{digest(job)}", {"who": who, **asdict(here)})
     other = str(first.pop("who"))
     there = Likeness(**first)
     differences = certain_differences(here, there)

@@ -92,13 +92,11 @@ def _register_note() -> Any:
     return tf.cast(tf.strings.length(identity), tf.int64) * 0
 
 
-def read_stage(stage: int, spec: Any, *, divides: bool) -> Any:
-    """Returns what stands in a dataset for one that reads a stage; `graph_of_pass` puts that in its place.
+def read_stage(spec: Any) -> Any:
+    """Returns what stands in a dataset for one that reads the stage before; `graph_of_pass` puts that in its place.
 
     Args:
-        stage: its number.
-        spec: of its elements, which are dense.
-        divides: as in `headrace.adapters.tensorflow_cut.Stage`.
+        spec: of the stage's elements, which are dense.
     """
     import tensorflow as tf
 
@@ -110,8 +108,7 @@ def read_stage(stage: int, spec: Any, *, divides: bool) -> Any:
             spec,
         )
 
-    mark = (_READ, tf.constant(stage, tf.int64), tf.constant(divides, tf.int64))
-    return tf.data.Dataset.from_tensors(mark).map(lambda *_: nothing())
+    return tf.data.Dataset.from_tensors(_READ).map(lambda _: nothing())
 
 
 @dataclass(frozen=True)
@@ -206,7 +203,7 @@ def read_passes(passes: Passes, address: str, spec: Any, *, divides: bool, **opt
         passes: what begins a pass.
         address: of the dispatcher.
         spec: of the elements of the last stage.
-        divides: as in `read_stage`.
+        divides: as in `headrace.adapters.tensorflow_cut.Stage`.
         options: as `tf.data.experimental.service.from_dataset_id` has them.
     """
     import tensorflow as tf
@@ -253,8 +250,7 @@ def graph_of_pass(
     nodes = {node.name: node for node in result.node}
     for node in list(result.node):
         if node.op == "MapDataset" and _input_text(node, nodes) == _READ:
-            stage, divides = (_number(nodes[name]) for name in nodes[node.input[0]].input[1:3])
-            _put_reader(result, node, *jobs[stage], address, divides=bool(divides))
+            _put_reader(result, node, *jobs[-1], address)
     for function in _registering(result):
         _put_note(function, address, note)
     for shuffle in _shuffles(result):
@@ -269,7 +265,8 @@ def graph_of_pass(
             seeds = shuffle.seeds
         if seeds != shuffle.seeds:
             for place, seed in zip((2, 3), seeds, strict=True):
-                _put_seed(result, node, place, seed)
+                signed = seed - (1 << 64) if seed >= 1 << 63 else seed
+                node.input[place] = _add_constant(result, f"{node.name}/headrace_seed_{place}", signed)
         if not shuffle.reshuffles or (shuffle.seeded and shuffle.once):
             _keep_order(node)
     return result
@@ -372,34 +369,32 @@ def _input_text(node: Any, nodes: dict[str, Any]) -> bytes:
     return b"" if constant is None else _text(constant)
 
 
-def _put_reader(graph: Any, node: Any, dataset: bytes, job: bytes, address: str, *, divides: bool) -> None:
+def _put_reader(graph: Any, node: Any, dataset: bytes, job: bytes, address: str) -> None:
     """Makes a node one that reads a job of the service."""
-    import tensorflow as tf
-
     protocol, _, endpoint = address.partition("://")
-    mode = b"\x08\x01" if divides else b""  # ProcessingModeDef: DYNAMIC, or OFF
-    values = {
-        "dataset_id": dataset, "processing_mode": mode, "address": endpoint.encode(), "protocol": protocol.encode(),
+    dynamic = b"\x08\x01"  # a ProcessingModeDef
+    values: dict[str, bytes | int] = {
+        "dataset_id": dataset, "processing_mode": dynamic, "address": endpoint.encode(), "protocol": protocol.encode(),
         "job_name": job, "consumer_index": -1, "num_consumers": -1, "max_outstanding_requests": -1,
     }  # fmt: skip
-    function = node.attr["f"].func
-    kept = {name: node.attr[name] for name in ("output_types", "output_shapes")}
-    name = node.name
-    counter = graph.node.add(name=f"{name}/counter", op="DummyIterationCounter")
-    node.op, node.input[:] = "DataServiceDatasetV4", []
-    for word, value in values.items():
-        constant = graph.node.add(name=f"{name}/{word}", op="Const")
-        kind = tf.string if isinstance(value, bytes) else tf.int64
-        constant.attr["dtype"].type = kind.as_datatype_enum
-        constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, kind, ()))
-        node.input.append(constant.name)
-    node.input.append(counter.name)
-    attributes = {key: type(value).FromString(value.SerializeToString()) for key, value in kept.items()}
-    node.attr.clear()
-    for key, value in attributes.items():
-        node.attr[key].CopyFrom(value)
-    node.attr["uncompress_fn"].func.name = function.name
+    function = node.attr["f"].func.name
+    for key in {*node.attr} - {"output_types", "output_shapes"}:
+        del node.attr[key]
+    node.op = "DataServiceDatasetV4"
+    node.input[:] = [_add_constant(graph, f"{node.name}/{word}", value) for word, value in values.items()]
+    node.input.append(graph.node.add(name=f"{node.name}/counter", op="DummyIterationCounter").name)
+    node.attr["uncompress_fn"].func.name = function
     node.attr["uncompress"].b = False
+
+
+def _add_constant(graph: Any, name: str, value: bytes | int) -> str:
+    """Adds a node of a text or a whole number to a graph. Returns its name."""
+    import tensorflow as tf
+
+    constant, kind = graph.node.add(name=name, op="Const"), tf.string if isinstance(value, bytes) else tf.int64
+    constant.attr["dtype"].type = kind.as_datatype_enum
+    constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, kind, ()))
+    return name
 
 
 def _put_note(function: Any, address: str, note: str) -> None:
@@ -430,15 +425,3 @@ def _keep_order(node: Any) -> None:
     node.op = "ShuffleDataset"
     node.attr["reshuffle_each_iteration"].b = False
     del node.input[4:]
-
-
-def _put_seed(graph: Any, node: Any, place: int, seed: int) -> None:
-    """Gives a node a seed as a constant of its own."""
-    import tensorflow as tf
-
-    name = f"{node.name}/headrace_seed_{place}"
-    constant = graph.node.add(name=name, op="Const")
-    constant.attr["dtype"].type = tf.int64.as_datatype_enum
-    signed = seed - (1 << 64) if seed >= 1 << 63 else seed
-    constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(signed, tf.int64, ()))
-    node.input[place] = name

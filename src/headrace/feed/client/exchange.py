@@ -27,7 +27,7 @@ from headrace.feed.plan.shard_map import ShardMap
 from headrace.feed.wire import messages
 from headrace.feed.wire.framed_connection import Link
 from headrace.feed.wire.frames import Frame
-from headrace.feed.wire.remote_errors import in_short, raise_remote, remade
+from headrace.feed.wire.remote_errors import in_short, remade
 
 _PLAIN = {int, str, float, bool, bytes, type(None)}  # keys that a message holds as they are
 _INTS = (-(2**63), 2**64)
@@ -342,7 +342,7 @@ class Exchange:
         if isinstance(message, messages.Opened):
             self._opened(worker, message)
         elif isinstance(message, messages.OpenFailed):
-            raise_remote(message.error, f"{worker.name} cannot open the pipeline", PipelineError)
+            raise remade(message.error, f"{worker.name} cannot open the pipeline", PipelineError)
         elif isinstance(message, messages.Down):
             self._worker_pool.down(worker, message.reason, refused=message.refused)
             self._lost(worker, may_still_write=False)

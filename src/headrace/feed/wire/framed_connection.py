@@ -9,7 +9,7 @@ Every length is checked against the connection's limits before anything is alloc
 ProtocolError, a closed one ConnectionClosed; both leave the connection unusable. Until a peer has proved who it is
 (`trust`), its messages are small and only those of the handshake are decoded at all. Sockets are non-blocking:
 `receive` returns what is complete, `send` queues what does not fit, and the owner polls (`wants_write`). What carries
-the bytes is a stream of `control_transport`: a plain socket, or TLS.
+the bytes is a stream of `transport`: a plain socket, or TLS.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from headrace.feed.wire.frames import (
     write_header,
 )
 from headrace.feed.wire.messages import Decode, Message, SlabDrop, SlabOffer
-from headrace.feed.wire.transport import MAX_DESCRIPTORS, ByteStream, ClientTls, PlainStream, ServerTls, TlsStream
+from headrace.feed.wire.transport import MAX_DESCRIPTORS, ClientTls, PlainStream, ServerTls, TlsStream
 
 MAX_MESSAGE = 64 << 20
 MAX_PAYLOAD = 16 << 30
@@ -94,6 +94,9 @@ class FramedConnection:
         sink: where payloads go; without one a payload is a protocol error.
         handshake: decoder for the messages of a peer that has yet to prove itself; None for one that is trusted.
         tls: this end's part in TLS; None for a plain connection.
+
+    Attributes:
+        stream: what carries the bytes.
     """
 
     def __init__(
@@ -104,7 +107,7 @@ class FramedConnection:
         handshake: Decode | None = None,
         tls: ServerTls | ClientTls | None = None,
     ) -> None:
-        self._stream: ByteStream = PlainStream(connection) if tls is None else TlsStream(connection, tls)
+        self.stream = PlainStream(connection) if tls is None else TlsStream(connection, tls)
         keep_room(connection.fileno())
         self._sink = sink
         self._decode_message: Decode = handshake or messages.decode
@@ -125,27 +128,7 @@ class FramedConnection:
 
     def fileno(self) -> int:
         """Descriptor of the socket, -1 when closed."""
-        return self._stream.fileno()
-
-    @property
-    def ready(self) -> bool:
-        """Whether frames can pass: always, but for TLS, whose handshake comes first."""
-        return self._stream.ready
-
-    @property
-    def binding(self) -> bytes:
-        """What binds proofs to this connection's TLS, see `control_transport`; empty without TLS."""
-        return self._stream.binding
-
-    @property
-    def summed(self) -> bool:
-        """Whether payloads carry sums: not behind TLS, which has its own."""
-        return not self._stream.authentic
-
-    @property
-    def addresses(self) -> tuple[str, str]:
-        """This end's address and the other's, as the kernel has them."""
-        return self._stream.addresses
+        return self.stream.fileno()
 
     def trust(self, sent: bytes = b"", received: bytes = b"") -> None:
         """The peer has proved itself: every message is taken from now on.
@@ -156,7 +139,7 @@ class FramedConnection:
         """
         self._decode_message = messages.decode
         self._max_message = MAX_MESSAGE
-        if sent and not self._stream.closed_to_others:
+        if sent and not self.stream.closed_to_others:
             self._seal_sent, self._seal_received = Seal(sent), Seal(received)
 
     @property
@@ -170,15 +153,15 @@ class FramedConnection:
     @property
     def wants_write(self) -> bool:
         """Whether something waits for the socket to take it."""
-        return self._stream.wants_write or (self._stream.ready and bool(self._outgoing))
+        return self.stream.wants_write or (self.stream.ready and bool(self._outgoing))
 
     def tcp_info(self, size: int) -> bytes:
         """Returns the first `size` bytes of the kernel's TCP_INFO; empty when the connection is closed."""
-        return self._stream.tcp_info(size)
+        return self.stream.tcp_info(size)
 
     def check_connected(self) -> None:
         """Raises ConnectionClosed if the connection that was begun could not be made."""
-        code = self._stream.error()
+        code = self.stream.error()
         if code:
             raise ConnectionClosed(os.strerror(code).lower())
 
@@ -193,13 +176,13 @@ class FramedConnection:
             if outgoing.sent is not None:
                 outgoing.sent()
         self._payload = None
-        self._stream.close()
+        self.stream.close()
 
     def refuse_plain(self, why: str) -> None:
         """Refuses a peer without TLS, where this end has TLS. Close the channel then."""
-        if isinstance(self._stream, TlsStream) and not self._stream.ready:
+        if isinstance(self.stream, TlsStream) and not self.stream.ready:
             body = messages.encode(messages.Refused(why))
-            self._stream.send_unencrypted(write_header(body) + body)
+            self.stream.send_unencrypted(write_header(body) + body)
 
     # Sending
 
@@ -230,10 +213,10 @@ class FramedConnection:
         body = messages.encode(message)
         pieces = (part.cast("B") for part in payload.pieces if part.nbytes)
         seal = self._seal_sent
-        chunks = ChunkWriter(pieces, payload.sums, summed=self.summed, seal=seal)
+        chunks = ChunkWriter(pieces, payload.sums, summed=not self.stream.authentic, seal=seal)
         copies, parts = duplicates(descriptors), collections.deque[memoryview]()
         self._outgoing.append(_Outgoing(body, route, len(descriptors), seal, parts, chunks, copies, sent, key))
-        if self._stream.ready:  # a TLS handshake is the owner's to drive, who hears of its end
+        if self.stream.ready:  # a TLS handshake is the owner's to drive, who hears of its end
             self.flush()
 
     def abort(self, key: Hashable) -> bool:
@@ -264,7 +247,7 @@ class FramedConnection:
             ProtocolError: TLS could not be agreed upon.
         """
         try:
-            self._stream.advance()
+            self.stream.advance()
             while self._outgoing and self._send_some(self._outgoing[0]):
                 pass
         except (BlockingIOError, InterruptedError):
@@ -279,7 +262,7 @@ class FramedConnection:
             outgoing.begin()
         if begins or not parts:
             parts.extend(outgoing.payload.cut())
-        count = self._stream.send(list(itertools.islice(parts, _IOV_MAX)), outgoing.descriptors)
+        count = self.stream.send(list(itertools.islice(parts, _IOV_MAX)), outgoing.descriptors)
         self.bytes_sent += count
         outgoing.descriptors.close()
         while count:
@@ -309,7 +292,7 @@ class FramedConnection:
             limit = 1  # it may decide how the next one is taken
         try:
             # What TLS has decrypted is not left behind, nor a frame half read: no poll would report them.
-            while self._broken is None and (len(frames) < limit or self._stream.pending or self._lengths is not None):
+            while self._broken is None and (len(frames) < limit or self.stream.pending or self._lengths is not None):
                 frame = self._advance()
                 if frame is not None:
                     frames.append(frame)
@@ -324,7 +307,7 @@ class FramedConnection:
                 raise
             self._broken = ConnectionClosed(str(error))
         if self._broken is None:
-            self._stream.expect(self._certain())
+            self.stream.expect(self._certain())
         elif not frames:
             raise self._broken
         return frames
@@ -350,7 +333,7 @@ class FramedConnection:
             self._frame = self._decode(self._lengths)
             if self._lengths.payload:
                 targets = self._payload_targets(self._frame, self._lengths.payload)
-                self._payload = ChunkReader(targets, summed=self.summed, seal=self._seal_received)
+                self._payload = ChunkReader(targets, summed=not self.stream.authentic, seal=self._seal_received)
         if self._payload is not None:
             while not self._payload.complete:
                 self._payload.advance(self._recv_into)
@@ -361,7 +344,7 @@ class FramedConnection:
 
     def _read_header(self) -> None:
         missing = HEADER_BYTES - len(self._header)
-        data, descriptors = self._stream.receive(missing)
+        data, descriptors = self.stream.receive(missing)
         self._descriptors.extend(descriptors)
         if len(self._descriptors) > MAX_DESCRIPTORS:
             raise ProtocolError("a peer passed more descriptors than allowed")
@@ -402,7 +385,7 @@ class FramedConnection:
     def _recv_into(self, target: memoryview) -> int:
         if not target.nbytes:
             return 0
-        count = self._stream.receive_into(target)
+        count = self.stream.receive_into(target)
         if not count:
             raise ConnectionClosed("closed in the middle of a frame")
         self.bytes_received += count
@@ -422,7 +405,7 @@ class FramedConnection:
             frames = self.receive()
             if frames:
                 return frames
-            self._poll(select.POLLIN | (select.POLLOUT if self._stream.wants_write else 0), deadline)
+            self._poll(select.POLLIN | (select.POLLOUT if self.stream.wants_write else 0), deadline)
 
     def drain(self, timeout: float | None = None) -> None:
         """Blocks until the queue is sent. Raises ConnectionClosed, ProtocolError or TimeoutError."""
@@ -434,7 +417,7 @@ class FramedConnection:
 
     def _poll(self, events: int, deadline: float | None) -> None:
         poll = select.poll()
-        poll.register(self._stream, events)
+        poll.register(self.stream, events)
         remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
         if not poll.poll(None if remaining is None else remaining * 1000):
             raise TimeoutError("no answer from the peer in time")

@@ -125,7 +125,7 @@ class ClientHandshake:
         Args:
             message: what came.
             send: sends the answer.
-            binding: of the connection's TLS, see `control_transport`.
+            binding: of the connection's TLS, see `transport`.
             dialled: the address that the connection leads to.
 
         Raises:
@@ -153,6 +153,6 @@ class ClientHandshake:
 
     def hear(self, message: Message, channel: FramedConnection) -> None:
         """Takes one message from the server of a connection, as `step`, and trusts it when it has proved itself."""
-        self.step(message, channel.send, channel.binding, channel.addresses[1])
+        self.step(message, channel.send, channel.stream.binding, channel.stream.addresses[1])
         if self.keys is not None:
             channel.trust(*self.keys)

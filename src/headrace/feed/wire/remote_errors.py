@@ -7,7 +7,6 @@ import builtins
 import sys
 import traceback
 import warnings
-from typing import NoReturn
 
 from headrace import errors
 from headrace.errors import FeedError
@@ -53,33 +52,23 @@ def in_short(error: RemoteError) -> str:
     return f"{error.kind.partition(':')[2]}: {error.message}"
 
 
-def raise_remote(error: RemoteError, where: str, otherwise: type[FeedError]) -> NoReturn:
-    """Raises a worker's exception with the remote traceback in its message.
+def remade(error: RemoteError, where: str, otherwise: type[FeedError] = errors.WorkerError) -> Exception:
+    """Returns a worker's exception, with the remote traceback in its message.
 
-    A built-in exception, one of headrace's, or one whose module is already imported here is raised as its own type, as
-    torch's DataLoader does; any other as `otherwise`.
+    A built-in exception, one of headrace's, or one whose module is already imported here is made again as its own type,
+    as torch's DataLoader does; any other as `otherwise`.
     """
     module, _, name = error.kind.partition(":")
-    text = f"{error.message}\n\n{where}; the traceback there:\n{error.traceback}" if error.traceback else error.message
-    if not error.traceback:
-        text = f"{error.message} ({where})"
+    text = f"{error.message} ({where})"
+    if error.traceback:
+        text = f"{error.message}\n\n{where}; the traceback there:\n{error.traceback}"
     kind = _exception_type(module, name)
-    if kind is not None:
-        try:
-            remade = kind(_Verbatim(text) if issubclass(kind, KeyError) else text)
-        except Exception:  # noqa: BLE001 - a type whose constructor wants something else: fall through to ours
-            kind = None
-        else:
-            raise remade
-    raise otherwise(f"{name}: {text}")
-
-
-def remade(error: RemoteError, where: str) -> Exception:
-    """Returns the exception that `raise_remote` raises, to be raised when its batch is due."""
     try:
-        raise_remote(error, where, errors.WorkerError)
-    except Exception as found:  # noqa: BLE001 - the user's own exception
-        return found.with_traceback(None)  # whose frames would hold the session that keeps it
+        if kind is not None:
+            return kind(_Verbatim(text) if issubclass(kind, KeyError) else text)
+    except Exception:  # noqa: BLE001 - a type whose constructor wants something else: ours tells it
+        kind = None
+    return otherwise(f"{name}: {text}")
 
 
 class _Verbatim(str):

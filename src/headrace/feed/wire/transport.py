@@ -12,7 +12,6 @@ both ends unless a third party sits between them; the handshake that follows mix
 
 from __future__ import annotations
 
-import abc
 import array
 import contextlib
 import errno
@@ -29,6 +28,11 @@ from pathlib import Path
 from headrace.errors import FeedError, ProtocolError
 from headrace.feed.descriptors import Descriptors
 
+MAX_DESCRIPTORS = 4
+TCP_INFO_BYTES = 60  # of struct tcp_info, up to the fields that `has_vanished` reads
+VANISHED_MS, VANISHED_PROBES = 5_000, 3
+_RECORD = 16 << 10  # plain bytes of a TLS record
+_CMSG_CLOEXEC = 0x40000000  # Linux's MSG_CMSG_CLOEXEC; the socket module names it from Python 3.11 on
 CA_VARIABLE = "HEADRACE_FEED_TLS_CA"
 
 
@@ -91,13 +95,6 @@ def _reason(error: Exception) -> str:
     return error.strerror or str(error) if isinstance(error, OSError) else str(error)
 
 
-MAX_DESCRIPTORS = 4
-TCP_INFO_BYTES = 60  # of struct tcp_info, up to the fields that `has_vanished` reads
-VANISHED_MS, VANISHED_PROBES = 5_000, 3
-_RECORD = 16 << 10  # plain bytes of a TLS record
-_CMSG_CLOEXEC = 0x40000000  # Linux's MSG_CMSG_CLOEXEC; the socket module names it from Python 3.11 on
-
-
 class TlsRefused(ProtocolError):
     """The other end has a wrong certificate, or no TLS; a new attempt will not help."""
 
@@ -131,12 +128,18 @@ def has_vanished(info: bytes) -> bool:
     return max(retransmits, probes) >= VANISHED_PROBES and silence >= VANISHED_MS
 
 
-class ByteStream(abc.ABC):
-    """One connection. Raises BlockingIOError when nothing can be done now, OSError when it broke."""
+class PlainStream:
+    """A socket as it is. Raises BlockingIOError when nothing can be done now, OSError when it broke.
+
+    Attributes:
+        ready: whether there is no handshake any more.
+        authentic: whether what arrives is surely what was sent.
+        closed_to_others: whether nobody between the ends can read or change it.
+        wants_write, pending, binding: see the module.
+    """
 
     ready = True
-    authentic = False  # whether what arrives is surely what was sent
-    closed_to_others = False  # whether nobody between the ends can read or change it
+    authentic = False
     wants_write = False
     pending = 0
     binding = b""
@@ -144,6 +147,8 @@ class ByteStream(abc.ABC):
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
         self._socket = connection
+        self._expected = 1
+        self.closed_to_others = connection.family == socket.AF_UNIX
 
     def fileno(self) -> int:
         """Descriptor of the socket, -1 when closed."""
@@ -166,52 +171,27 @@ class ByteStream(abc.ABC):
         """Closes the socket."""
         self._socket.close()
 
-    @abc.abstractmethod
-    def advance(self) -> None:
-        """Goes on with the handshake. Raises ProtocolError if it fails, TlsRefused if it always will."""
-
-    @abc.abstractmethod
-    def send(self, parts: Sequence[memoryview], descriptors: Sequence[int] = ()) -> int:
-        """Sends some of `parts`, and all descriptors with the first byte. Returns the number of bytes sent."""
-
-    @abc.abstractmethod
-    def receive(self, size: int) -> tuple[bytes, list[int]]:
-        """Receives at most `size` bytes, and the descriptors that came with them; no bytes at the end."""
-
-    @abc.abstractmethod
-    def receive_into(self, target: memoryview) -> int:
-        """Receives into memory. Returns the number of bytes, 0 at the end."""
-
-    @abc.abstractmethod
     def expect(self, size: int) -> None:
-        """Sets that a poll need not report less than `size` bytes: they are sure to come."""
-
-
-class PlainStream(ByteStream):
-    """A socket as it is."""
-
-    _expected = 1
-
-    def __init__(self, connection: socket.socket) -> None:
-        super().__init__(connection)
-        self.closed_to_others = connection.family == socket.AF_UNIX
-
-    def expect(self, size: int) -> None:
-        """See ByteStream. The kernel then wakes the receiver once for many packets."""
+        """Sets that a poll need not report less than `size` bytes, which are sure to come: one wake-up
+        for many packets."""
         if size != self._expected and self._socket.family != socket.AF_UNIX:
             self._expected = size
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
 
     def advance(self) -> None:
-        """See ByteStream. There is no handshake."""
+        """Goes on with the handshake. Raises ProtocolError if it fails, TlsRefused if it always will."""
 
     def send(self, parts: Sequence[memoryview], descriptors: Sequence[int] = ()) -> int:
-        """See ByteStream."""
+        """Sends some of `parts`, and all descriptors with the first byte. Returns the number of bytes sent."""
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
         return self._socket.sendmsg(parts, ancillary, socket.MSG_NOSIGNAL)
 
     def receive(self, size: int) -> tuple[bytes, list[int]]:
-        """See ByteStream. Raises ProtocolError if more descriptors came than a message may have."""
+        """Receives at most `size` bytes, and the descriptors that came with them; no bytes at the end.
+
+        Raises:
+            ProtocolError: more descriptors came than a message may have.
+        """
         data, ancillary, flags, _ = self._socket.recvmsg(size, socket.CMSG_SPACE(4 * MAX_DESCRIPTORS), _CMSG_CLOEXEC)
         descriptors = Descriptors()
         for level, kind, content in ancillary:
@@ -226,11 +206,11 @@ class PlainStream(ByteStream):
         return data, descriptors.release()
 
     def receive_into(self, target: memoryview) -> int:
-        """See ByteStream."""
+        """Receives into memory. Returns the number of bytes, 0 at the end."""
         return self._socket.recv_into(target)
 
 
-class TlsStream(ByteStream):
+class TlsStream(PlainStream):
     """TLS 1.3.
 
     Args:
@@ -238,18 +218,17 @@ class TlsStream(ByteStream):
         tls: this end's part.
     """
 
-    ready = False
     authentic = True
-    closed_to_others = True
-
-    def expect(self, size: int) -> None:
-        """See ByteStream. Bytes on the wire and bytes inside are not the same here, so nothing is set."""
 
     def __init__(self, connection: socket.socket, tls: ServerTls | ClientTls) -> None:
         super().__init__(connection)
+        self.ready, self.closed_to_others = False, True
         self._side = tls
         self._tls: ssl.SSLSocket | None = None
         self.wants_write = isinstance(tls, ClientTls)  # a client speaks first, as soon as it is connected
+
+    def expect(self, size: int) -> None:
+        """See PlainStream. Bytes on the wire and bytes inside are not the same here, so nothing is set."""
 
     @property
     def pending(self) -> int:  # type: ignore[override]
@@ -269,7 +248,7 @@ class TlsStream(ByteStream):
         return self._tls
 
     def advance(self) -> None:
-        """See ByteStream."""
+        """See PlainStream."""
         if self.ready:
             return
         self.wants_write = False
@@ -281,7 +260,7 @@ class TlsStream(ByteStream):
         except ssl.SSLError as error:
             if error.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNSUPPORTED_PROTOCOL"):
                 raise TlsRefused("it does not speak TLS 1.3") from error
-            raise ProtocolError(f"no TLS connection: {_words(error)}") from error
+            raise ProtocolError(f"no TLS connection: {_reason(error)}") from error
         self.ready = True
         certificate = self._wrapped().getpeercert(binary_form=True)
         self.binding = (
@@ -302,7 +281,7 @@ class TlsStream(ByteStream):
             raise ConnectionResetError("closed by the peer") from error
 
     def send(self, parts: Sequence[memoryview], descriptors: Sequence[int] = ()) -> int:
-        """See ByteStream. There are no descriptors on TCP."""
+        """See PlainStream. There are no descriptors on TCP."""
         assert not descriptors
         self.advance()
         tls, total = self._wrapped(), 0
@@ -320,13 +299,13 @@ class TlsStream(ByteStream):
         return total
 
     def receive(self, size: int) -> tuple[bytes, list[int]]:
-        """See ByteStream."""
+        """See PlainStream."""
         self.advance()
         with self._decrypting():
             return self._wrapped().recv(size), []
 
     def receive_into(self, target: memoryview) -> int:
-        """See ByteStream."""
+        """See PlainStream."""
         self.advance()
         with self._decrypting():
             return self._wrapped().recv_into(target)
@@ -337,7 +316,7 @@ class TlsStream(ByteStream):
             with self._translated():
                 yield
         except ssl.SSLError as error:
-            raise ProtocolError(f"the TLS connection broke: {_words(error)}") from error
+            raise ProtocolError(f"the TLS connection broke: {_reason(error)}") from error
 
     def send_unencrypted(self, data: bytes) -> None:
         """Sends a last message to a peer that has not begun to speak TLS."""
@@ -376,7 +355,3 @@ def _records(parts: Sequence[memoryview]) -> Iterator[memoryview]:
             yield rest
     if joined:
         yield memoryview(b"".join(joined))
-
-
-def _words(error: ssl.SSLError) -> str:
-    return (error.reason or str(error)).lower().replace("_", " ")

@@ -54,7 +54,7 @@ class ClientConnection:
     @property
     def summed(self) -> bool:
         """Whether what it is sent carries sums."""
-        return self.channel.summed
+        return not self.channel.stream.authentic
 
     def send(
         self,

@@ -348,7 +348,7 @@ class FeedServer:
                 continue
             if now > client.deadline:
                 self._close(client, "no handshake in time")
-            elif not client.channel.ready and now > client.deadline - handshake.HANDSHAKE_SECONDS + TLS_SECONDS:
+            elif not client.channel.stream.ready and now > client.deadline - handshake.HANDSHAKE_SECONDS + TLS_SECONDS:
                 client.channel.refuse_plain(NEEDS_TLS)
                 self._close(client, "it does not speak TLS")
 
@@ -406,8 +406,8 @@ class FeedServer:
     def _greet(self, client: ClientConnection, message: messages.Message) -> None:
         if not isinstance(message, messages.Hello):
             raise ProtocolError("it spoke before it proved that it holds the secret")
-        secret = handshake.bind(self._secret, client.channel.binding)
-        reached = () if client.channel.binding else (client.channel.addresses[0], *self._advertised)
+        secret = handshake.bind(self._secret, client.channel.stream.binding)
+        reached = () if client.channel.stream.binding else (client.channel.stream.addresses[0], *self._advertised)
         why = handshake.check_answer(secret, client.challenge, message, reached)
         if why:
             client.send(messages.Refused(why))

@@ -382,17 +382,10 @@ class LaneReaders:
                 continue
 
     def _draw(self, epoch: int, seed: int, draw: Draw, *, fresh: bool) -> tuple[list[Any], Drawn]:
+        reader, outputs = None, list[Any]()
         try:
             reader = self._open(epoch, seed, draw) if fresh else self._reader(epoch, seed, draw)
-        except PipelineError:
-            raise
-        except INTERRUPTIONS:
-            raise
-        except BaseException as error:
-            raise LaneFailed(-1, opening=bool(draw.token)) from error
-        outputs: list[Any] = []
-        end = time.monotonic() + REPLAY_SECONDS
-        try:
+            end = time.monotonic() + REPLAY_SECONDS
             with WorkingFor(reader.opening.info), reader.seeds:
                 while reader.at < draw.first and not reader.ended:
                     reader.next()
@@ -404,15 +397,14 @@ class LaneReaders:
                 if reader.ended and draw.drop_last:
                     del outputs[len(outputs) - len(outputs) % (draw.part or draw.count) :]
                 at, token = (0, b"") if reader.ended else reader.token()
-        except (PipelineError, DrewUnset):
-            self._forget(draw.lane, reader)
-            raise
         except INTERRUPTIONS:
             raise
         except BaseException as error:
-            self._forget(draw.lane, reader)
-            row = len(outputs) if reader.at >= draw.first else -1
-            raise LaneFailed(row, opening=reader.untried) from error
+            self._readers[draw.lane] = [held for held in self._readers.get(draw.lane, ()) if held is not reader]
+            if isinstance(error, (PipelineError, DrewUnset)):
+                raise
+            row = len(outputs) if reader is not None and reader.at >= draw.first else -1
+            raise LaneFailed(row, opening=bool(draw.token) if reader is None else reader.untried) from error
         note = ""
         if len(token) > MAX_TOKEN:
             note = f"the dataset's state has {len(token)} bytes, and {MAX_TOKEN} are kept: lanes are replayed"
@@ -427,9 +419,6 @@ class LaneReaders:
         tokens, padding = (told[:rows] if any(told) else [] for told in (reader.tokens, reader.padding))
         sources = reader.sources[:rows] if any(reader.sources) else []
         return outputs, Drawn(rows, reader.ended, at, token, 0, note, tokens, padding, sources, reader.skipped)
-
-    def _forget(self, lane: int, reader: _Reader) -> None:
-        self._readers[lane] = [each for each in self._readers.get(lane, ()) if each is not reader]
 
     def _open(self, epoch: int, seed: int, draw: Draw) -> _Reader:
         return _Reader(self._dataset, LaneAddress(epoch, seed, draw), self._init, self._seeds, shown=self._shown)

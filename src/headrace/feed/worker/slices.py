@@ -204,10 +204,18 @@ class _Target:
 
 
 class Written(NamedTuple):
-    """A batch that stands in the slab: its description, from its own beginning, and its bytes."""
+    """A batch that stands in the slab: its description, from its own beginning, its bytes, and its digest if asked."""
 
     node: pytree.Node
     size: int
+    digest: bytes = b""
+
+
+def _write(batch: Any, request: SliceRequest, target: _Target, start: int) -> Written:
+    """Writes a batch that was made whole behind what stands in the slab already."""
+    node, leaves, size = pytree.describe(batch)
+    target.write_leaves(leaves, start, size, summed=request.sums)
+    return Written(node, size, _batch_digest(node, leaves) if request.check else b"")
 
 
 def stacks_in_place(built: Built, request: SliceRequest) -> bool:
@@ -240,28 +248,22 @@ def _make_whole(built: Built, request: SliceRequest, target: _Target) -> Done:
     for number, wanted in enumerate(request.batches):
         addresses = addresses_of(request, wanted)
         try:
-            written = None
             if built.fetches and stacks_in_place(built, request):
                 samples = fetched(built, addresses)
                 written = _write_rows(built, target, end, samples)
                 if written is None:
                     address = (addresses.seed, addresses.epoch, addresses.position)
-                    batch = collated(built, samples, address, addresses.keys)
+                    written = _write(collated(built, samples, address, addresses.keys), request, target, end)
             else:
-                batch = make_whole(built, addresses)
+                written = _write(make_whole(built, addresses), request, target, end)
         except RowFailed as failed:
             failures.append(_failure(number, failed))
             nodes.append(None)
             continue
-        if written is not None:
-            node, size = written
-        else:
-            node, leaves, size = pytree.describe(batch)
-            target.write_leaves(leaves, end, size, summed=request.sums)
         if request.check:
-            digests.append(_batch_digest(node, leaves))
-        nodes.append(pytree.shifted(node, end) if end else node)
-        end += pytree.align(size)
+            digests.append(written.digest)
+        nodes.append(pytree.shifted(written.node, end) if end else written.node)
+        end += pytree.align(written.size)
     return Done(request.number, end, nodes, b"", 0.0, 0.0, failures=tuple(failures), digests=digests)
 
 
@@ -273,14 +275,19 @@ def _make_draw(built: Built, lanes: LaneReaders, request: SliceRequest, target: 
     done = Done(request.number, 0, [None], b"", 0.0, 0.0)
     try:
         outputs, drawn = lanes.draw(request.epoch, request.seed, draw, fresh=request.check == SUM)
-        stacks = not draw.part and stacks_in_place(built, request)
-        written = _write_rows(built, target, 0, outputs) if stacks else None
         batch: Any = outputs
+        written = _write_rows(built, target, 0, outputs) if not draw.part and stacks_in_place(built, request) else None
         if outputs and not draw.part and written is None:
             batch = collated(built, outputs, (request.seed, request.epoch, wanted.position))
     except (LaneFailed, RowFailed) as failed:
         done.failures = (_failure(0, failed),)
         return done
+    done.drawn = drawn
+    if outputs:
+        written = written or _write(batch, request, target, 0)
+        done.nodes, done.size = [written.node], pytree.align(written.size)
+        done.digests = [written.digest] if request.check else []
+    return done
     done.drawn = drawn
     if written is not None:
         done.nodes, done.size = [written.node], written.size
