@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
@@ -22,7 +23,7 @@ from headrace.runs import (
     create_run,
     state_of,
 )
-from headrace.runs.event_text import counted, losses, sentence
+from headrace.runs.event_text import _SENTENCES, counted, losses, sentence
 from headrace.runs.events import (
     ArtefactsStored,
     AttemptStarted,
@@ -49,6 +50,10 @@ def started(t: float, stream: str = "0", pid: int = 7) -> ProgramStarted:
 
 def exited(t: float, stream: str = "0", code: int = 0) -> ProgramExited:
     return ProgramExited(t=t, group="dnn", host="algo-1", stream=stream, exit_code=code)
+
+
+def test_every_kind_of_event_has_its_sentence() -> None:
+    assert _SENTENCES.keys() == {*get_args(Event)}
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,9 @@ class Cause(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def place(self) -> str:
         """``group/host[stream]``, as much of it as there is."""
-        return _place(self.group, self.host, self.stream)
+        if not self.host:
+            return ""
+        return f"{self.group}/{self.host}[{self.stream}]" if self.stream else f"{self.group}/{self.host}"
 
     @property
     def reason(self) -> str:
@@ -146,33 +148,13 @@ def cause_text(cause: Cause) -> str:
     return f"{text}. Perhaps because {cause.note}" if cause.note else text
 
 
-class CauseInWords(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A cause for output as JSON: `reason` says it in words, the other fields are those of `Cause`."""
+class CauseInWords(Cause, frozen=True, omit_defaults=True, kw_only=True):
+    """A cause for output as JSON: `kind` is always there, and `reason` says it in words."""
 
-    reason: str
     kind: CauseKind
-    detail: str = ""
-    group: str = ""
-    host: str = ""
-    stream: str = ""
-    exit_code: int | None = None
-    signal: int | None = None
-    last_lines: tuple[str, ...] = ()
-    infrastructure: bool = False
-    then: Cause | None = None
-    note: str = ""
-
-    def __str__(self) -> str:
-        place = _place(self.group, self.host, self.stream)
-        return f"{place}: {self.reason}" if place else self.reason
+    reason: str
 
 
 def in_words(cause: Cause | None) -> CauseInWords | None:
     """Returns a cause for output as JSON."""
-    return None if cause is None else CauseInWords(cause.reason, **msgspec.structs.asdict(cause))
-
-
-def _place(group: str, host: str, stream: str) -> str:
-    if not host:
-        return ""
-    return f"{group}/{host}[{stream}]" if stream else f"{group}/{host}"
+    return None if cause is None else CauseInWords(reason=cause.reason, **msgspec.structs.asdict(cause))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 from headrace.exit_status import short_exit_text
 from headrace.runs.events import (
@@ -116,32 +116,7 @@ def sentence(event: Event) -> str:
     >>> sentence(HostLost(t=0.0, group="data", host="algo-2", reason="silent for 10 s"))
     'host lost: silent for 10 s'
     """
-    if isinstance(event, ProgramStarted):
-        return f"{program(event.stream)} started, pid {event.pid}"
-    if isinstance(event, ProgramExited):
-        how = f"{program(event.stream)} ended with {short_exit_text(event.exit_code, event.signal)}"
-        return how + (", as it was told to" if event.stopped else "") + (f": {event.reason}" if event.reason else "")
-    if isinstance(event, DataWorkerLost):
-        who = "dispatcher" if event.stream == _DISPATCHER else "data worker"
-        without = "the job cannot go on" if event.fatal else "the job goes on without it"
-        return f"{who} lost: {event.reason}; {'replaced' if event.recovered else without}"
-    if isinstance(event, JobFinished | RunFinished):
-        who = "job" if isinstance(event, JobFinished) else "run"
-        return f"{who} finished: {event.status.value}" + (f": {event.cause}" if event.cause else "")
-    if isinstance(event, ChannelProgress):
-        files = f"{event.files} of {counted(event.files_total, 'file')}"
-        return f"channel {event.channel}: {files}, {event.bytes / 1e6:.1f} MB"
-    if isinstance(event, ArtefactsStored):
-        return f"{event.name} stored: {counted(event.files, 'file')}, {event.bytes / 1e6:.1f} MB, in {event.uri}"
-    if isinstance(event, MetricsLeftOut):
-        return left_out(event)
-    if isinstance(event, RecordNotStored):
-        return record_text(event)
-    if isinstance(event, HostNotCollected):
-        return f"what it made, or the end of its record, is missing: {event.reason}"
-    if isinstance(event, FilesLeft):
-        return files_left(event)
-    return _short(event)
+    return _SENTENCES[type(event)](event)
 
 
 def told(event: Event) -> str:
@@ -151,7 +126,7 @@ def told(event: Event) -> str:
     """
     if isinstance(event, StatusChanged):
         pending = event.status is SecondaryStatus.PENDING  # its message is only why
-        return "" if event.status in _SEEN else _short(event) if pending else event.message
+        return "" if event.status in _SEEN else sentence(event) if pending else event.message
     if isinstance(event, HostIsolated):
         return "" if event.level != "none" else f"{event.group}/{event.host}: {sentence(event)}"
     if isinstance(event, HostReleased | HostJoined | HostLost | DataWorkerLost | HostNotCollected):
@@ -235,55 +210,57 @@ def left_out(event: MetricsLeftOut) -> str:
     return f"metric definitions: {number}{what}" + (f", the first: {event.example!r}" if event.example else "")
 
 
-def _short(
-    event: StatusChanged
-    | InstancesStarted
-    | AttemptStarted
-    | AttemptBilled
-    | HostStarted
-    | HostIsolated
-    | HostRegistered
-    | HostLost
-    | HostReleased
-    | HostJoined
-    | FailureWritten
-    | FeedReady
-    | ServerReady
-    | CheckpointsRestored
-    | RequirementsInstalled
-    | JobStarted
-    | JobStopping,
-) -> str:
-    if isinstance(event, StatusChanged):
-        return event.status.value + (f": {event.message}" if event.message else "")
-    if isinstance(event, InstancesStarted):
-        return f"{sum(map(len, event.hosts.values()))} instances run, their clocks start"
-    if isinstance(event, AttemptStarted):
-        return f"attempt {event.number} begins"
-    if isinstance(event, AttemptBilled):
-        return f"{event.name}: billed for {event.billable_seconds} s of {event.training_seconds} s an instance"
-    if isinstance(event, HostStarted):
-        return f"instance started, agent pid {event.pid}"
-    if isinstance(event, HostIsolated):
-        return f"isolation: {event.level} ({event.why})"
-    if isinstance(event, HostRegistered):
-        return "registered with the coordinator"
-    if isinstance(event, HostLost):
-        return f"host lost: {event.reason}"
-    if isinstance(event, HostReleased):
-        return "released: it costs no more"
-    if isinstance(event, HostJoined):
-        return f"joins: the ranks could use {counted(event.desired, 'data host')}"
-    if isinstance(event, FailureWritten):
-        return "output/failure written by headrace"
-    if isinstance(event, FeedReady):
-        return f"feed server ready with {event.executors} executors"
-    if isinstance(event, ServerReady):
-        return f"{event.stream} ready with TensorFlow {event.version}"
-    if isinstance(event, CheckpointsRestored):
-        return f"{counted(event.files, 'checkpoint file')} restored from {event.uri}"
-    if isinstance(event, RequirementsInstalled):
-        return f"requirements {'reused' if event.reused else 'installed'} ({event.seconds:.1f} s)"
-    if isinstance(event, JobStarted):
-        return "all hosts registered; programs start"
-    return f"stopping: {event.reason}"
+def _exited(event: ProgramExited) -> str:
+    how = f"{program(event.stream)} ended with {short_exit_text(event.exit_code, event.signal)}"
+    return how + (", as it was told to" if event.stopped else "") + (f": {event.reason}" if event.reason else "")
+
+
+def _worker_lost(event: DataWorkerLost) -> str:
+    who = "dispatcher" if event.stream == _DISPATCHER else "data worker"
+    without = "the job cannot go on" if event.fatal else "the job goes on without it"
+    return f"{who} lost: {event.reason}; {'replaced' if event.recovered else without}"
+
+
+def _finished(event: JobFinished | RunFinished) -> str:
+    return f"finished: {event.status.value}" + (f": {event.cause}" if event.cause else "")
+
+
+_SENTENCES: dict[type[Event], Callable[[Any], str]] = {
+    StatusChanged: lambda event: event.status.value + (f": {event.message}" if event.message else ""),
+    InstancesStarted: lambda event: f"{sum(map(len, event.hosts.values()))} instances run, their clocks start",
+    AttemptStarted: lambda event: f"attempt {event.number} begins",
+    AttemptBilled: lambda event: (
+        f"{event.name}: billed for {event.billable_seconds} s of {event.training_seconds} s an instance"
+    ),
+    HostStarted: lambda event: f"instance started, agent pid {event.pid}",
+    HostIsolated: lambda event: f"isolation: {event.level} ({event.why})",
+    HostRegistered: lambda event: "registered with the coordinator",
+    HostLost: lambda event: f"host lost: {event.reason}",
+    HostReleased: lambda event: "released: it costs no more",
+    HostJoined: lambda event: f"joins: the ranks could use {counted(event.desired, 'data host')}",
+    HostNotCollected: lambda event: f"what it made, or the end of its record, is missing: {event.reason}",
+    ProgramStarted: lambda event: f"{program(event.stream)} started, pid {event.pid}",
+    ProgramExited: _exited,
+    FailureWritten: lambda event: "output/failure written by headrace",
+    FeedReady: lambda event: f"feed server ready with {event.executors} executors",
+    ServerReady: lambda event: f"{event.stream} ready with TensorFlow {event.version}",
+    DataWorkerLost: _worker_lost,
+    CheckpointsRestored: lambda event: f"{counted(event.files, 'checkpoint file')} restored from {event.uri}",
+    RequirementsInstalled: lambda event: (
+        f"requirements {'reused' if event.reused else 'installed'} ({event.seconds:.1f} s)"
+    ),
+    ChannelProgress: lambda event: (
+        f"channel {event.channel}: {event.files} of {counted(event.files_total, 'file')}, {event.bytes / 1e6:.1f} MB"
+    ),
+    ArtefactsStored: lambda event: (
+        f"{event.name} stored: {counted(event.files, 'file')}, {event.bytes / 1e6:.1f} MB, in {event.uri}"
+    ),
+    JobStarted: lambda event: "all hosts registered; programs start",
+    JobStopping: lambda event: f"stopping: {event.reason}",
+    JobFinished: lambda event: f"job {_finished(event)}",
+    RunFinished: lambda event: f"run {_finished(event)}",
+    MetricsLeftOut: left_out,
+    RecordNotStored: record_text,
+    FilesLeft: files_left,
+}
+"""What each kind of event says."""

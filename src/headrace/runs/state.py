@@ -486,6 +486,10 @@ def state_of(events: Iterable[Event], supervised: bool) -> RunState:
     )
 
 
+_ADDED = ("files", "bytes", "stored", "clashes", "clash_count", "left_out")
+"""What the parts of several machines add up to."""
+
+
 def _all_machines(
     stored: dict[tuple[str, str], ArtefactsStored], clashes: dict[str, dict[str, Clash]]
 ) -> tuple[ArtefactsStored, ...]:
@@ -496,17 +500,8 @@ def _all_machines(
         if before is None or not part:
             merged[name] = msgspec.structs.replace(event, part="", versions=())
         else:
-            merged[name] = msgspec.structs.replace(
-                event,
-                files=before.files + event.files,
-                bytes=before.bytes + event.bytes,
-                stored=before.stored + event.stored,
-                clashes=before.clashes + event.clashes,
-                clash_count=before.clash_count + event.clash_count,
-                left_out=before.left_out + event.left_out,
-                part="",
-                versions=(),
-            )
+            sums = {field: getattr(before, field) + getattr(event, field) for field in _ADDED}
+            merged[name] = msgspec.structs.replace(event, part="", versions=(), **sums)
     for name, found in clashes.items():
         event = merged[name]
         listed = (*event.clashes, *(found[path] for path in sorted(found)))[:LISTED]

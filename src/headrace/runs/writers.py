@@ -20,8 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
@@ -198,7 +197,11 @@ class AppendFile:
                     self._on_error(self.path, error)
 
 
-class _RecordWriter:
+R = TypeVar("R")
+W = TypeVar("W", bound="_RecordWriter[Any]")
+
+
+class _RecordWriter(Generic[R]):
     """Writes msgspec records as JSON lines."""
 
     def __init__(self, path: str | os.PathLike[str], on_error: OnError = report_on_stderr) -> None:
@@ -215,7 +218,8 @@ class _RecordWriter:
         """Records that could not be written."""
         return self._file.lost
 
-    def _append(self, record: Event | Metric) -> bool:
+    def write(self, record: R) -> bool:
+        """Appends one record. Returns False when it could not be written, which is reported."""
         line = self._encoder.encode(record) + b"\n"
         return _do(len(line), lambda: self._file.append(line))
 
@@ -223,32 +227,19 @@ class _RecordWriter:
         """Closes the file."""
         _do(0, self._file.close)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __enter__(self: W) -> W:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
-class EventWriter(_RecordWriter):
+class EventWriter(_RecordWriter[Event]):
     """Appends events to one file of a run (`RunPaths.events`)."""
 
-    def __enter__(self) -> EventWriter:
-        return self
 
-    def write(self, event: Event) -> bool:
-        """Appends one event. Returns False when it could not be written, which is reported."""
-        return self._append(event)
-
-
-class MetricWriter(_RecordWriter):
+class MetricWriter(_RecordWriter[Metric]):
     """Appends metrics to one file of a run (`RunPaths.metrics`)."""
-
-    def __enter__(self) -> MetricWriter:
-        return self
-
-    def write(self, metric: Metric) -> bool:
-        """Appends one metric. Returns False when it could not be written, which is reported."""
-        return self._append(metric)
 
 
 class _Clock:
@@ -398,7 +389,5 @@ class LogWriter:
     def __enter__(self) -> LogWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -11,7 +11,7 @@ import re
 import socket
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -141,16 +141,17 @@ def index(source: str, pattern: str | None, kind: str | None) -> None:
     show_default=True,
     help="Memory limit for results that wait to be sent.",
 )
-@click.option("--host-name", help="Name of this host in messages. Default: its own.")
+@click.option("--host-name", "host", help="Name of this host in messages. Default: its own.")
 @click.option("--tls-cert", type=click.Path(path_type=Path), help="Certificate, PEM: connections are TLS 1.3.")
 @click.option("--tls-key", type=click.Path(path_type=Path), help="Its private key, PEM.")
 @click.option(
     "--advertise",
+    "advertised",
     multiple=True,
     metavar="IP:PORT",
     help="Address that trainers dial to get here, where it is another one: a forwarded port. May be repeated.",
 )
-@click.option("--metrics-port", default="", metavar="[IP:]PORT", help="Serve metrics for Prometheus there.")
+@click.option("--metrics-port", "metrics", default="", metavar="[IP:]PORT", help="Serve metrics for Prometheus there.")
 @click.option(
     "--output",
     type=click.Choice(["text", "json"]),
@@ -158,18 +159,12 @@ def index(source: str, pattern: str | None, kind: str | None) -> None:
     help="json: when it is ready, one document on one line of standard output and nothing else.",
 )
 def serve(
-    bind: str,
-    executors: int | None,
     secret_file: Path | None,
+    executors: int | None,
     code: tuple[Path, ...],
-    nice: int,
-    memory: int,
-    host_name: str | None,
-    tls_cert: Path | None,
-    tls_key: Path | None,
-    advertise: tuple[str, ...],
-    metrics_port: str,
+    host: str | None,
     output: str,
+    **options_of_server: Any,
 ) -> None:
     """Serve data workers on this host until Ctrl-C or SIGTERM.
 
@@ -192,27 +187,21 @@ def serve(
             hint=f"headrace feed secret FILE, then --secret-file FILE or {SECRET_VARIABLE}=FILE; the same file on all "
             "hosts",
         )
-    host = host_name or socket.gethostname()
+    name = host or socket.gethostname()
     options = ServeOptions(
-        bind=bind,
         executors=executors or usable_cores(),
         secret_file=secret_file,
         code=tuple(directory.absolute() for directory in code or (Path.cwd(),)),
-        nice=nice,
-        host=host,
-        memory=memory,
-        metrics=metrics_port,
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-        advertised=advertise,
+        host=name,
+        **options_of_server,
     )
 
     def ready(ip: str, port: int) -> None:
         if options.tls_cert is None:
             _warn_of_plain_text(ip)
-        workers = f"tcp://{_reachable(ip, host)}:{port}"
+        workers = f"tcp://{_reachable(ip, name)}:{port}"
         if output == "json":
-            document = {"workers": workers, "executors": options.executors, "host": host, "pid": os.getpid()}
+            document = {"workers": workers, "executors": options.executors, "host": name, "pid": os.getpid()}
             click.echo(json.dumps(document | {"tls": options.tls_cert is not None}))
         else:
             click.echo(f'ready, executors: {options.executors}; in the trainer: workers="{workers}"')

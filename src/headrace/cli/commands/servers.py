@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +12,10 @@ from headrace.cli.options import engine_option
 
 if TYPE_CHECKING:
     from headrace.endpoint.client_setup import ClientSetup
+
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+_FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
 @click.command("ui", short_help="Show the runs of this machine on a local web page.")
@@ -71,14 +75,11 @@ def ui(run: str | None, port: int, browse: bool) -> int:
 )
 @click.option("--region", default="us-east-1", show_default=True, help="Region that it stands for.")
 @click.option(
-    "--store",
-    type=click.Path(file_okay=False, path_type=Path),
-    show_default="$HEADRACE_HOME/serve",
-    help="Folder of jobs, logs, keys and profile.",
+    "--store", type=_FOLDER, show_default="$HEADRACE_HOME/serve", help="Folder of jobs, logs, keys and profile."
 )
 @click.option(
     "--buckets",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=_FOLDER,
     show_default="STORE/buckets with --store, else $HEADRACE_HOME/buckets",
     help="Folder of the buckets of its S3.",
 )
@@ -91,32 +92,36 @@ def ui(run: str | None, port: int, browse: bool) -> int:
     help="Option of the engine, e.g. --set engines.slurm.partition=gpu. May be repeated.",
 )
 @click.option(
-    "--max-running", type=click.IntRange(1), default=4, show_default=True, help="Jobs that run at once; others wait."
+    "--max-running",
+    "most_running",
+    type=click.IntRange(1),
+    default=4,
+    show_default=True,
+    help="Jobs that run at once; others wait.",
 )
 @click.option(
-    "--image-map", multiple=True, metavar="NAME=PYTHON", help="Python for an image's programs. May be repeated."
+    "--image-map",
+    "images",
+    multiple=True,
+    metavar="NAME=PYTHON",
+    help="Python for an image's programs. May be repeated.",
 )
 @click.option(
-    "--tls-cert", type=click.Path(dir_okay=False, path_type=Path), help="Certificate (PEM): answer https only."
+    "--tls-cert",
+    "certificate",
+    type=_FILE,
+    help="Certificate (PEM): answer https only.",
 )
-@click.option("--tls-key", type=click.Path(dir_okay=False, path_type=Path), help="Its key, when it is in another file.")
+@click.option("--tls-key", "key", type=_FILE, help="Its key, when it is in another file.")
 @click.option("--stop-jobs", is_flag=True, help="Stop the jobs when it ends; else they go on.")
 @click.option("--print-env", is_flag=True, help="Print the lines by which a shell finds the endpoint, and end.")
 def serve(
     program: tuple[str, ...],
     port: int | None,
-    host: str,
-    region: str,
     store: Path | None,
     buckets: Path | None,
-    engine: str,
-    settings: tuple[str, ...],
-    max_running: int,
-    image_map: tuple[str, ...],
-    tls_cert: Path | None,
-    tls_key: Path | None,
-    stop_jobs: bool,
     print_env: bool,
+    **options_of_server: Any,
 ) -> int:
     """Answer SageMaker's API on this machine: the unmodified SDKs, boto3 and the AWS CLI run training jobs here.
 
@@ -153,20 +158,12 @@ def serve(
     from headrace.log_setup import VARIABLE, log_to_stderr
 
     options = ServeOptions(
-        host=host,
         port=(0 if program else PORT) if port is None else port,
-        region=region,
         store=(store or default_store()).absolute(),
         buckets=(buckets or (store / "buckets" if store else buckets_dir())).absolute(),
-        engine=engine,
-        settings=settings,
-        most_running=max_running,
-        images=image_map,
-        certificate=tls_cert,
-        key=tls_key,
-        stop_jobs=stop_jobs,
+        **options_of_server,
     )
-    if tls_cert is not None and program:
+    if options.certificate is not None and program:
         words = "--tls-cert is for clients of other machines, not for a program that headrace serve runs"
         raise UsageError(words, "leave it out: what the program asks for does not leave this machine")
     if print_env:
@@ -175,11 +172,12 @@ def serve(
 
     log_to_stderr(os.environ.get(VARIABLE) or "warning")
 
+    host, engine = options.host, options.engine
+
     def ready(setup: ClientSetup) -> None:
-        click.echo(
-            f"headrace serve: {setup.url} (region {region}, engine {engine}, store {options.store})", err=bool(program)
-        )
-        if tls_cert is None and not _is_loopback(host):
+        where = f"region {options.region}, engine {engine}, store {options.store}"
+        click.echo(f"headrace serve: {setup.url} ({where})", err=bool(program))
+        if options.certificate is None and not _is_loopback(host):
             click.echo(
                 f"warning: {host} can be reached from other machines, and without --tls-cert what clients send and "
                 "get can be read on the way",
@@ -193,7 +191,7 @@ def serve(
             )
         if not program:
             click.echo(f"\n{setup.shell()}\n")
-            click.echo("Ctrl-C ends it" + ("" if stop_jobs else "; jobs go on"), err=True)
+            click.echo("Ctrl-C ends it" + ("" if options.stop_jobs else "; jobs go on"), err=True)
 
     return serve(options, ready, program)
 

@@ -78,13 +78,6 @@ class HostView(msgspec.Struct, frozen=True, omit_defaults=True):
     pod: str = ""
 
 
-class UnusedView(msgspec.Struct, frozen=True):
-    """A value of the job that is accepted and has no effect here."""
-
-    field: str
-    why: str
-
-
 class StorageView(msgspec.Struct, frozen=True):
     """Where model and output go, and checkpoints; an empty place is the run's own folder, or nowhere. `keep` are other
     places that go with the output."""
@@ -123,7 +116,7 @@ class PlanView(msgspec.Struct, frozen=True):
     stop_grace: float
     max_run: float
     isolation: Isolation
-    without_effect: tuple[UnusedView, ...]
+    without_effect: tuple[Unused, ...]
     storage: StorageView
     requirements: dict[str, str]
     stall_after: float
@@ -134,6 +127,13 @@ class PlanView(msgspec.Struct, frozen=True):
     tf_data_ports: tuple[int, ...] = ()
     record: RecordView | None = None
     submission: Submission | msgspec.UnsetType = msgspec.UNSET
+
+
+_OF_PLAN = (
+    "job_name", "entry_point", "leader", "groups", "distributions", "completion_groups", "ports", "tf_data",
+    "environment", "stop_grace", "max_run", "isolation", "stall_after", "encrypt", "retry",
+)  # fmt: skip
+"""Fields that are those of the launch plan."""
 
 
 def view(
@@ -163,19 +163,8 @@ def view(
     budget = plan.budget
     where = region or (submission.region if submission else budget.region if budget else None)
     return PlanView(
-        job_name=plan.job_name,
-        entry_point=plan.entry_point,
-        leader=plan.leader,
-        groups=plan.groups,
+        **{name: getattr(plan, name) for name in _OF_PLAN},
         hosts=tuple(_host(job, plan, host, python, asked.get(host.group, "")) for host in plan.hosts),
-        distributions=plan.distributions,
-        completion_groups=plan.completion_groups,
-        ports=plan.ports,
-        tf_data=plan.tf_data,
-        environment=plan.environment,
-        stop_grace=plan.stop_grace,
-        max_run=plan.max_run,
-        isolation=plan.isolation,
         cost=project(groups, plan.max_run, max_cost=budget.max_cost if budget else None, region=where),
         limits=limits,
         tf_data_ports=tuple(sorted({each.port for each in tf_data_servers(plan) if not each.is_dispatcher})),
@@ -185,18 +174,15 @@ def view(
         submission=submission or msgspec.UNSET,
         record=None if job.record is None else RecordView(job.record.uri, job.record.interval),
         requirements=_requirements(job),
-        stall_after=plan.stall_after,
-        encrypt=plan.encrypt,
-        retry=plan.retry,
-        without_effect=(
-            *(UnusedView(unused.field, unused.why) for unused in without_effect),
-            *dict.fromkeys(_set_over(job, plan)),
-        ),
+        without_effect=(*without_effect, *dict.fromkeys(_set_over(job, plan))),
     )
 
 
-def _set_over(job: Job, plan: LaunchPlan) -> Iterator[UnusedView]:
+def _set_over(job: Job, plan: LaunchPlan) -> Iterator[Unused]:
     """Variables of the user whose values no program gets, because headrace sets these variables itself."""
+    # It brings the whole job room, which `brief` does not need.
+    from headrace.job.rules.engine_rules import Unused
+
     for index, group in enumerate(plan.groups):
         if not plan.environment_of(group.name) or not group.entry_point:
             continue
@@ -211,7 +197,7 @@ def _set_over(job: Job, plan: LaunchPlan) -> Iterator[UnusedView]:
         spec = next(own, ProgramSpec("0"))  # of MPI, only the first host has a program of its own
         for name in HostVariables.overridden(plan, spec, environment):
             place = f"instance_groups[{index}].environment" if name in group.environment else "environment"
-            yield UnusedView(f"{place}.{name}", "headrace sets it itself")
+            yield Unused(f"{place}.{name}", "headrace sets it itself")
 
 
 def _host(job: Job, plan: LaunchPlan, host: HostPlan, python: str, pod: str) -> HostView:
