@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -21,7 +21,6 @@ from headrace.catalog.prices import CURRENCY, DEFAULT_REGION, SECONDS_PER_HOUR, 
 from headrace.insight.figures.figure import FORMULAS, Figure, Spread, Window, figure_of, missing
 from headrace.insight.figures.run_files import PlannedGroup
 from headrace.runs import RunState
-from headrace.runs.describe import billed
 from headrace.runs.event_text import not_started
 from headrace.runs.events import AttemptBilled
 from headrace.runs.state import HostTime
@@ -38,97 +37,6 @@ BILLED_FORMULAS = {
     ),
     "cost_platform": "the same as cost: these are the seconds that the service bills",
 }
-
-PriceOf = Callable[[str, str], "Price | None"]
-"""Returns the price of an instance type in a region."""
-
-
-@dataclass(frozen=True)
-class PlatformBill:
-    """The bill.
-
-    Attributes:
-        attempts: what was billed, in the order of time; at least one.
-        price_of: the prices.
-        region: whose prices are taken; empty for that of each attempt.
-    """
-
-    attempts: tuple[AttemptBilled, ...]
-    price_of: PriceOf
-    region: str = ""
-
-    @property
-    def window(self) -> Window | None:
-        """From the start of the first attempt's instances to the end of the last one's; None when none has started."""
-        moments = [(each.started, each.ended) for each in self.attempts]
-        ran = [(start, end) for start, end in moments if start is not None and end is not None]
-        return Window(min(start for start, _ in ran), max(end for _, end in ran)) if ran else None
-
-    def price(self, attempt: AttemptBilled, group: str) -> Price | None:
-        """Returns the price of an instance of a group in an attempt; None when it is not known."""
-        kind, _ = attempt.groups[group]
-        return self.price_of(kind, self.region or attempt.region)
-
-    def why_unknown(self, group: str | None = None) -> str:
-        """Returns why the money of a group, or of all of them, is not known; empty when it is."""
-        lacking = dict.fromkeys(
-            f"no price of {attempt.groups[name][0]} in {self.region or attempt.region} is known"
-            for attempt, name in self._parts(group)
-            if self.price(attempt, name) is None and attempt.billable_seconds
-        )
-        return "; ".join(lacking)
-
-    def seconds(self, group: str) -> float:
-        """Returns the billed seconds of all instances of a group, added up."""
-        return math.fsum(each.billable_seconds * each.groups[name][1] for each, name in self._parts(group))
-
-    def seconds_of_hosts(self, hosts: Sequence[HostTime]) -> float:
-        """Returns the billed seconds of some hosts, added up."""
-        return math.fsum(
-            each.billable_seconds for host in hosts for each in self.attempts if each.number in host.billed
-        )
-
-    def money(self, group: str | None = None, numbers: Sequence[int] | None = None, *, one: bool = False) -> float:
-        """Returns what instances cost. To be asked when `why_unknown` is empty.
-
-        Args:
-            group: whose; None for all groups.
-            numbers: of which attempts; None for all.
-            one: of one instance of the group only.
-        """
-        parts = [(each, name) for each, name in self._parts(group) if numbers is None or each.number in numbers]
-        return math.fsum(
-            cost(self._hourly(each, name), each.billable_seconds) * (1 if one else each.groups[name][1])
-            for each, name in parts
-        )
-
-    def per_hour(self) -> float:
-        """Returns what an hour of the last attempt costs: all its instances, for as much of it as is billed."""
-        last = self.attempts[-1]
-        share = last.billable_seconds / last.training_seconds if last.training_seconds else 0.0
-        return share * math.fsum(self._hourly(last, name) * count for name, (_, count) in last.groups.items())
-
-    def sentences(self) -> Iterator[str]:
-        """Yields what was billed, a sentence an attempt."""
-        for each in self.attempts:
-            types = ", ".join(f"{count} x {kind}" for kind, count in each.groups.values())
-            spared = each.training_seconds - each.billable_seconds
-            less = f", {100 * spared / each.training_seconds:.0f} % less" if spared > 0 else ""
-            yield (
-                f"billed by the service: {each.name} in {each.region}, {types}: {each.billable_seconds} s of "
-                f"{each.training_seconds} s{less}"
-            )
-
-    def _parts(self, group: str | None) -> Iterator[tuple[AttemptBilled, str]]:
-        for attempt in self.attempts:
-            for name in attempt.groups:
-                if group in (None, name):
-                    yield attempt, name
-
-    def _hourly(self, attempt: AttemptBilled, group: str) -> float:
-        price = self.price(attempt, group)
-        return 0.0 if price is None else price.price  # of an attempt that is billed nothing
-
 
 _OLD_DAYS = 366
 NOT_STARTED = "the events hold no start of its instances"
@@ -150,99 +58,172 @@ def unpriced(groups: Sequence[PlannedGroup], prices: Mapping[str, Price | None],
     return found
 
 
+class Charge(NamedTuple):
+    """What an instance has run, or so many equal ones.
+
+    Attributes:
+        group: its instance group.
+        of: its host; where a platform bills, the number of the attempt.
+        seconds: that count, of each.
+        instances: how many these are.
+        price: of one; None where it is not known.
+        why_not: why the money is not known; empty when it is, and where nothing is billed.
+    """
+
+    group: str
+    of: str | int
+    seconds: float
+    instances: int
+    price: Price | None
+    why_not: str
+
+    @property
+    def hourly(self) -> float:
+        """The price of one; 0 where none is needed."""
+        return 0.0 if self.price is None else self.price.price
+
+
 @dataclass(frozen=True)
 class Bill:
-    """The clocks of a run and the prices of its groups.
+    """What the instances of a run have run, by headrace's clocks or by the platform that bills them.
 
     Attributes:
         state: what its events say.
-        prices: of an instance of each group, None where it is not known.
-        why_not: why it is not known, see `unpriced`.
-        now: until when clocks count that still run, seconds since the epoch.
-        service: what the platform bills; None where headrace's own clocks count.
+        charges: a host each by the clocks; a group of an attempt each where a platform bills.
+        window: from the start of the instances to the end of the run, or to now; None when none has started.
+        nothing: why there is no money where there is no charge; empty where that is 0.
+        unpriced: why a group has no price, by its name; only groups without one.
+        hourly: returns the price an hour of what ran between two moments, averaged over them.
+        note: of every figure.
     """
 
     state: RunState
-    prices: Mapping[str, Price | None]
-    why_not: Mapping[str, str]
-    now: float
-    service: PlatformBill | None = None
+    charges: tuple[Charge, ...]
+    window: Window | None
+    nothing: str
+    unpriced: Mapping[str, str]
+    hourly: Callable[[float, float], float]
+    note: str = ""
 
     @property
-    def window(self) -> Window | None:
-        """From the start of the instances to the end of the run, or to now; None when none has started."""
-        if self.service is not None:
-            return self.service.window
-        started = self.state.instances_started
-        return None if started is None else Window(started, self.now if self.state.ended is None else self.state.ended)
+    def unknown(self) -> str:
+        """Why the money of all that ran is not known; empty when it is."""
+        return _why_not(self.charges) or ("" if self.window or not self.nothing else self.nothing)
 
-    def why_unknown(self, groups: Sequence[str]) -> str:
-        """Returns why these groups' money is not known; empty when it is."""
-        if self.service is not None:
-            return "; ".join(dict.fromkeys(filter(None, map(self.service.why_unknown, dict.fromkeys(groups)))))
-        if self.window is None:
-            return not_started(self.state) or NOT_STARTED
-        unknown = [self.why_not.get(name, f"the instance type of {name} is not known") for name in groups]
-        words = [why for name, why in zip(groups, unknown, strict=True) if self.prices.get(name) is None]
-        return "; ".join(dict.fromkeys(words))
+    def of_group(self, name: str) -> list[Charge]:
+        """Returns the charges of a group."""
+        return [charge for charge in self.charges if charge.group == name]
 
-    def total(self) -> Figure:
-        """Returns what all hosts cost, each to its own end; what the platform bills where it does."""
-        if self.service is None:
-            return self.of("cost", self.state.hosts)
-        return self._billed(self.service, None)
+    def of_host(self, host: HostTime) -> list[Charge]:
+        """Returns the charges of one instance."""
+        mine = (host.host, *host.billed)
+        return [charge._replace(instances=1) for charge in self.of_group(host.group) if charge.of in mine]
 
-    def of_group(self, name: str) -> Figure:
-        """Returns what the hosts of a group cost, likewise."""
-        if self.service is None:
-            return self.of("cost", [host for host in self.state.hosts if host.group == name])
-        return self._billed(self.service, name)
-
-    def of_host(self, host: HostTime) -> Figure:
-        """Returns what a host costs, likewise."""
-        if self.service is None:
-            return self.of("cost", [host])
-        unknown = self.service.why_unknown(host.group)
+    def cost(self, charges: Sequence[Charge]) -> Figure:
+        """Returns what instances cost, each to its own end; what the platform bills where it does."""
+        unknown = _why_not(charges) or ("" if charges else self.nothing)
         if unknown:
             return missing("cost", unknown)
-        value = self.service.money(host.group, host.billed, one=True)
-        return figure_of("cost", value, self.window)
+        value = math.fsum(cost(charge.hourly, charge.seconds) * charge.instances for charge in charges)
+        return figure_of("cost", value, self.window, note=self.note)
 
-    def seconds(self, hosts: Sequence[HostTime], group: str = "") -> Figure:
-        """Returns the seconds that count of some hosts, added up; of a whole group when it is named."""
-        if self.service is not None:
-            billed = self.service.seconds(group) if group else self.service.seconds_of_hosts(hosts)
-            return figure_of("billable_seconds", billed, self.window)
-        if self.window is None or not hosts:
+    def seconds(self, charges: Sequence[Charge]) -> Figure:
+        """Returns the seconds that count, added up."""
+        if self.nothing and not charges:
             return missing("billable_seconds", NOT_STARTED)
-        return figure_of("billable_seconds", math.fsum(host.seconds(self.now) for host in hosts), self.window)
+        return figure_of(
+            "billable_seconds", math.fsum(charge.seconds * charge.instances for charge in charges), self.window
+        )
 
-    def _billed(self, service: PlatformBill, group: str | None) -> Figure:
-        unknown = service.why_unknown(group)
-        if unknown:
-            return missing("cost", unknown)
-        return figure_of("cost", service.money(group), self.window)
+    def platform(self, groups: Sequence[PlannedGroup]) -> Figure:
+        """Returns what the platform would bill: every instance to the end of the run; or what it has billed."""
+        if self.state.billed:
+            return msgspec.structs.replace(self.cost(self.charges), name="cost_platform")
+        unknown = "the groups are not known" if not groups else "; ".join(dict.fromkeys(self.unpriced.values()))
+        if self.window is None or unknown:
+            return missing("cost_platform", unknown if self.window else self.nothing)
+        every = math.fsum(charge.hourly for charge in self.charges)
+        seconds = math.ceil(max(0.0, self.window.seconds))
+        return figure_of("cost_platform", cost(every, seconds), self.window, note=self.note)
 
-    def of(self, name: str, hosts: Sequence[HostTime]) -> Figure:
-        """Returns what hosts cost by headrace's own clocks, each to its own end."""
-        unknown = self.why_unknown([host.group for host in hosts]) or ("" if hosts else NOT_STARTED)
-        if unknown:
-            return missing(name, unknown)
-        value = math.fsum(cost(self.price(host), host.seconds(self.now)) for host in hosts)
-        return figure_of(name, value, self.window, note="so far" if self.state.ended is None else "")
+    def per_hour(self, window: Window | None) -> Figure:
+        """Returns the price an hour of the hosts that ran in the training window."""
+        if window is None or not window.seconds:
+            return missing("cost_per_hour", "no loader has a record after its warm-up")
+        if self.unknown:
+            return missing("cost_per_hour", self.unknown)
+        return figure_of("cost_per_hour", self.hourly(window.start, window.end), window)
 
-    def per_hour(self, start: float, end: float) -> float:
-        """Returns the price an hour of the hosts that ran between two moments, averaged over them."""
-        if self.service is not None:
-            return self.service.per_hour()
-        shares = (self.price(host) * host.within(start, end) / (end - start) for host in self.state.hosts)
-        return math.fsum(shares)
 
-    def price(self, host: HostTime) -> float:
-        """Returns the price of a host that has one."""
-        price = self.prices[host.group]
-        assert price is not None
-        return price.price
+def _why_not(charges: Iterable[Charge]) -> str:
+    return "; ".join(dict.fromkeys(charge.why_not for charge in charges if charge.why_not))
+
+
+def bill_by_clocks(
+    state: RunState, prices: Mapping[str, Price | None], unpriced: Mapping[str, str], now: float
+) -> Bill:
+    """Returns what headrace's own clocks say.
+
+    Args:
+        state: what the events of the run say.
+        prices: of an instance of each group, None where it is not known.
+        unpriced: why it is not known, see `unpriced`.
+        now: until when clocks count that still run, seconds since the epoch.
+    """
+    started, ended = state.instances_started, state.ended
+    if started is None:
+        return Bill(state, (), None, not_started(state) or NOT_STARTED, unpriced, lambda *_: 0.0)
+    charges = []
+    for host in state.hosts:
+        price = prices.get(host.group)
+        why_not = unpriced.get(host.group, f"the instance type of {host.group} is not known")
+        charges.append(Charge(host.group, host.host, host.seconds(now), 1, price, "" if price else why_not))
+
+    def hourly(start: float, end: float) -> float:
+        return math.fsum(
+            charge.hourly * host.within(start, end) / (end - start)
+            for charge, host in zip(charges, state.hosts, strict=True)
+        )
+
+    window = Window(started, now if ended is None else ended)
+    note = "so far" if ended is None else ""
+    return Bill(state, tuple(charges), window, NOT_STARTED, unpriced, hourly, note)
+
+
+def bill_of_platform(state: RunState, unpriced: Mapping[str, str], region: str, on: date | None) -> Bill:
+    """Returns what a platform has billed, at least one attempt.
+
+    Args:
+        state: what the events of the run say.
+        unpriced: why a group has no price.
+        region: whose prices are taken; empty for that of each attempt.
+        on: day of the run: no later price is taken.
+    """
+    charges = []
+    for attempt in state.billed:
+        for group, (kind, count) in attempt.groups.items():
+            price = price_of(kind, region or attempt.region, on=on)
+            free = price is not None or not attempt.billable_seconds
+            why_not = "" if free else f"no price of {kind} in {region or attempt.region} is known"
+            charges.append(Charge(group, attempt.number, attempt.billable_seconds, count, price, why_not))
+    last = state.billed[-1]
+    share = last.billable_seconds / last.training_seconds if last.training_seconds else 0.0
+    hourly = share * math.fsum(charge.hourly * charge.instances for charge in charges[-len(last.groups) :])
+    ran = [(each.started, each.ended) for each in state.billed if each.started is not None and each.ended is not None]
+    window = Window(min(start for start, _ in ran), max(end for _, end in ran)) if ran else None
+    return Bill(state, tuple(charges), window, "", unpriced, lambda *_: hourly)
+
+
+def billed_text(attempts: Iterable[AttemptBilled]) -> Iterator[str]:
+    """Yields what a platform has billed, a sentence an attempt."""
+    for each in attempts:
+        types = ", ".join(f"{count} x {kind}" for kind, count in each.groups.values())
+        spared = each.training_seconds - each.billable_seconds
+        less = f", {100 * spared / each.training_seconds:.0f} % less" if spared > 0 else ""
+        yield (
+            f"billed by the service: {each.name} in {each.region}, {types}: {each.billable_seconds} s of "
+            f"{each.training_seconds} s{less}"
+        )
 
 
 def origin(price: Price) -> str:
@@ -262,29 +243,6 @@ def age_text(prices: Iterable[Price | None], today: date) -> str:
     span = years[0] if len(years) == 1 else f"{years[0]} to {years[-1]}"
     regions = " ".join(f"--region {region}" for region in sorted({price.region for price in old}))
     return f"OLD prices, of {span}: `headrace prices update {regions}` asks AWS for those of today"
-
-
-def platform(bill: Bill, groups: Sequence[PlannedGroup]) -> Figure:
-    """Returns what the platform would bill: every instance to the end of the run; or what it has billed."""
-    if bill.service is not None:
-        return msgspec.structs.replace(bill.total(), name="cost_platform")
-    seconds = billed(bill.state, bill.now)
-    unknown = bill.why_unknown([group.name for group in groups]) or ("" if groups else "the groups are not known")
-    if unknown or seconds is None:
-        return missing("cost_platform", unknown)
-    every = math.fsum(bill.price(host) for host in bill.state.hosts)
-    note = "so far" if bill.state.ended is None else ""
-    return figure_of("cost_platform", cost(every, seconds), bill.window, note=note)
-
-
-def per_hour(bill: Bill, window: Window | None) -> Figure:
-    """Returns the price an hour of the hosts that ran in the training window."""
-    if window is None or not window.seconds:
-        return missing("cost_per_hour", "no loader has a record after its warm-up")
-    unknown = bill.why_unknown([host.group for host in bill.state.hosts])
-    if unknown:
-        return missing("cost_per_hour", unknown)
-    return figure_of("cost_per_hour", bill.per_hour(window.start, window.end), window)
 
 
 def per_step(rate: Figure, training: LoaderReport | None) -> Figure:

@@ -20,11 +20,11 @@ from headrace.catalog.prices import CURRENCY, Price, cost, price_of
 from headrace.insight.billing import (
     BILLED_FORMULAS,
     Bill,
-    PlatformBill,
+    bill_by_clocks,
+    bill_of_platform,
+    billed_text,
     per_1000_samples,
-    per_hour,
     per_step,
-    platform,
     unpriced,
 )
 from headrace.insight.figures.columns import Table, read_columns, total
@@ -193,46 +193,48 @@ def cost_of(
     """
     where, unnamed = job.priced_in(region)
     prices = {group.name: price_of(group.instance_type, where, on=on) for group in job.groups}
-    service = None
+    why_not = unpriced(job.groups, prices, where)
     if state.billed:
-        service = PlatformBill(state.billed, lambda kind, there: price_of(kind, there, on=on), region or "")
-    bill = Bill(state, prices, unpriced(job.groups, prices, where), now, service)
+        bill = bill_of_platform(state, why_not, region or "", on)
+    else:
+        bill = bill_by_clocks(state, prices, why_not, now)
     figures = None if training is None else training.report
-    rate = per_hour(bill, None if training is None else training.window)
+    rate = bill.per_hour(None if training is None else training.window)
     epochs = () if training is None else _epochs(bill, training.ranks)
     return CostReport(
         region=where,
         currency=CURRENCY,
-        total=bill.total(),
+        total=bill.cost(bill.charges),
         per_hour=rate,
         per_step=per_step(rate, figures),
         per_epoch=_per_epoch(epochs, state),
         per_1000_samples=per_1000_samples(rate, figures),
-        platform=platform(bill, job.groups),
-        groups=tuple(_group(bill, group) for group in job.groups),
+        platform=bill.platform(job.groups),
+        groups=tuple(_group(bill, group, prices[group.name]) for group in job.groups),
         hosts=tuple(_host(bill, host) for host in state.hosts),
         epochs=epochs,
         max_cost=job.budget.max_cost if job.budget else None,
-        notes=tuple(_notes(state, job, prices, where, unnamed, engine, service)),
-        formulas={each: (BILLED_FORMULAS if service else FORMULAS).get(each, FORMULAS[each]) for each in _NAMES},
+        notes=tuple(_notes(bill, prices, where, unnamed, engine)),
+        formulas={each: (BILLED_FORMULAS if state.billed else FORMULAS).get(each, FORMULAS[each]) for each in _NAMES},
         billed=state.billed,
     )
 
 
-def _group(bill: Bill, group: PlannedGroup) -> GroupCost:
-    hosts = [host for host in bill.state.hosts if host.group == group.name]
+def _group(bill: Bill, group: PlannedGroup, price: Price | None) -> GroupCost:
+    charges = bill.of_group(group.name)
     return GroupCost(
         group=group.name,
         instance_type=group.instance_type,
         instances=len(group.hosts),
-        price=bill.prices[group.name],
-        seconds=bill.seconds(hosts, group.name),
-        cost=bill.of_group(group.name),
+        price=price,
+        seconds=bill.seconds(charges),
+        cost=bill.cost(charges),
     )
 
 
 def _host(bill: Bill, host: HostTime) -> HostCost:
-    return HostCost(host.group, host.host, host.released, bill.seconds([host]), bill.of_host(host))
+    charges = bill.of_host(host)
+    return HostCost(host.group, host.host, host.released, bill.seconds(charges), bill.cost(charges))
 
 
 def _epochs(bill: Bill, ranks: Ranks) -> tuple[EpochCost, ...]:
@@ -247,11 +249,10 @@ def _epoch(bill: Bill, number: int, ranks: Ranks) -> EpochCost:
     _, seconds, steps = job_time(ranks)
     whole = whole_of(ranks)
     samples = int(total(rank["samples"] for rank in ranks.values()))
-    unknown = bill.why_unknown([host.group for host in bill.state.hosts])
-    if unknown or whole is None or not whole.seconds:
-        money = missing("cost_of_epoch", unknown or "it has no step")
+    if bill.unknown or whole is None or not whole.seconds:
+        money = missing("cost_of_epoch", bill.unknown or "it has no step")
     else:
-        rate = bill.per_hour(whole.start, whole.end)
+        rate = bill.hourly(whole.start, whole.end)
         money = figure_of("cost_of_epoch", cost(rate, seconds), whole)
     return EpochCost(number, steps, samples or (None if steps else 0), seconds, money)
 
@@ -274,16 +275,8 @@ def _per_epoch(epochs: Sequence[EpochCost], state: RunState) -> Figure:
     return figure_of(name, math.fsum(values) / len(values), window, note=note)
 
 
-def _notes(
-    state: RunState,
-    job: PlannedJob,
-    prices: Mapping[str, Price | None],
-    region: str,
-    unnamed: str,
-    engine: str,
-    service: PlatformBill | None,
-) -> list[str]:
-    notes = [] if service is None else list(service.sentences())
+def _notes(bill: Bill, prices: Mapping[str, Price | None], region: str, unnamed: str, engine: str) -> list[str]:
+    state, notes = bill.state, list(billed_text(bill.state.billed))
     known = any(prices.values())
     if engine == "local" and known:
         notes.append(
@@ -292,7 +285,7 @@ def _notes(
         )
     if unnamed and known:
         notes.append(unnamed)
-    notes += unpriced(job.groups, prices, region).values()
+    notes += bill.unpriced.values()
     gone = dict.fromkeys(price.instance_type for price in prices.values() if price and price.offered is False)
     notes += [f"{kind} was not offered in {region} any more in October 2026" for kind in gone]
     if state.attempt > 1:

@@ -48,6 +48,13 @@ class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", omit_
     t: float
 
 
+class HostEvent(_Event, frozen=True):
+    """An event of one host."""
+
+    group: str
+    host: str
+
+
 class StatusChanged(_Event, frozen=True, tag="status_changed"):
     """The engine began another part of its work. The end of a run is recorded by `run_finished`, not by this event."""
 
@@ -90,71 +97,53 @@ class AttemptBilled(_Event, frozen=True, tag="attempt_billed"):
     ended: float | None = None
 
 
-class HostStarted(_Event, frozen=True, tag="host_started"):
+class HostStarted(HostEvent, frozen=True, tag="host_started"):
     """An engine started an instance and its agent."""
 
-    group: str
-    host: str
     pid: int
 
 
-class HostIsolated(_Event, frozen=True, tag="host_isolated"):
+class HostIsolated(HostEvent, frozen=True, tag="host_isolated"):
     """A host of a machine of its own took a level of isolation. `why`: why this one, and not a better one."""
 
-    group: str
-    host: str
     level: str
     why: str
 
 
-class HostRegistered(_Event, frozen=True, tag="host_registered"):
+class HostRegistered(HostEvent, frozen=True, tag="host_registered"):
     """The coordinator heard from a host for the first time."""
 
-    group: str
-    host: str
 
-
-class HostLost(_Event, frozen=True, tag="host_lost"):
+class HostLost(HostEvent, frozen=True, tag="host_lost"):
     """A host is gone: its agent died or fell silent."""
 
-    group: str
-    host: str
     reason: str
 
 
-class HostReleased(_Event, frozen=True, tag="host_released"):
+class HostReleased(HostEvent, frozen=True, tag="host_released"):
     """A host has nothing more to do, or is a data host that is gone until it joins: it costs no more."""
 
-    group: str
-    host: str
 
-
-class HostJoined(_Event, frozen=True, tag="host_joined"):
+class HostJoined(HostEvent, frozen=True, tag="host_joined"):
     """A data host that was asked for is there. `desired`: hosts that the ranks could use."""
 
-    group: str
-    host: str
     desired: int
 
 
-class ProgramStarted(_Event, frozen=True, tag="program_started"):
+class ProgramStarted(HostEvent, frozen=True, tag="program_started"):
     """A program was started on a host."""
 
-    group: str
-    host: str
     stream: str
     pid: int
     argv: tuple[str, ...] = ()
 
 
-class ProgramExited(_Event, frozen=True, tag="program_exited"):
+class ProgramExited(HostEvent, frozen=True, tag="program_exited"):
     """A program ended. Exactly one of `exit_code` and `signal` is set.
 
     `reason` says how, in words, when more is known: that the kernel killed it for memory.
     """
 
-    group: str
-    host: str
     stream: str
     exit_code: int | None = None
     signal: int | None = None
@@ -162,24 +151,20 @@ class ProgramExited(_Event, frozen=True, tag="program_exited"):
     reason: str = ""
 
 
-class FeedReady(_Event, frozen=True, tag="feed_ready"):
+class FeedReady(HostEvent, frozen=True, tag="feed_ready"):
     """A host's feed server accepts connections."""
 
-    group: str
-    host: str
     executors: int
 
 
-class ServerReady(_Event, frozen=True, tag="server_ready"):
+class ServerReady(HostEvent, frozen=True, tag="server_ready"):
     """A server of tf.data.service serves, for the first time or again. `version`: of its TensorFlow."""
 
-    group: str
-    host: str
     stream: str
     version: str
 
 
-class DataWorkerLost(_Event, frozen=True, tag="data_worker_lost"):
+class DataWorkerLost(HostEvent, frozen=True, tag="data_worker_lost"):
     """A process that serves data (executor, feed server, server of tf.data.service) ended.
 
     Attributes:
@@ -190,8 +175,6 @@ class DataWorkerLost(_Event, frozen=True, tag="data_worker_lost"):
         fatal: the job cannot go on, because no process can serve data any more; else it goes on, degraded.
     """
 
-    group: str
-    host: str
     reason: str
     recovered: bool = False
     stream: str = ""
@@ -301,7 +284,7 @@ class LeftFolder(msgspec.Struct, frozen=True):
     bytes: int
 
 
-class FilesLeft(_Event, frozen=True, tag="files_left"):
+class FilesLeft(HostEvent, frozen=True, tag="files_left"):
     """Programs wrote files where nobody had asked to keep them (`headrace.runs.disk_use`).
 
     Attributes:
@@ -312,8 +295,6 @@ class FilesLeft(_Event, frozen=True, tag="files_left"):
         gone: they are gone with the host; else they lie below its working directory, in the run's directory.
     """
 
-    group: str
-    host: str
     files: int
     bytes: int
     folders: tuple[LeftFolder, ...]
@@ -347,11 +328,9 @@ class RequirementsInstalled(_Event, frozen=True, tag="requirements_installed"):
     reused: bool = False
 
 
-class FailureWritten(_Event, frozen=True, tag="failure_written"):
+class FailureWritten(HostEvent, frozen=True, tag="failure_written"):
     """headrace wrote output/failure on a host, because the user's program had not. `text`: what it wrote."""
 
-    group: str
-    host: str
     text: str
 
 
@@ -370,7 +349,7 @@ class LeftOut(str, enum.Enum):
     """Values of a definition that are no finite numbers. `example` is the first."""
 
 
-class MetricsLeftOut(_Event, frozen=True, tag="metrics_left_out"):
+class MetricsLeftOut(HostEvent, frozen=True, tag="metrics_left_out"):
     """The search for metrics left something out on a host: recorded when it happens first, and counted at the end.
 
     Attributes:
@@ -382,8 +361,6 @@ class MetricsLeftOut(_Event, frozen=True, tag="metrics_left_out"):
         example: see `LeftOut`.
     """
 
-    group: str
-    host: str
     what: LeftOut
     limit: float = 0.0
     definition: str = ""
@@ -403,7 +380,7 @@ class RecordNotStored(_Event, frozen=True, tag="record_not_stored"):
     reason: str
 
 
-class HostNotCollected(_Event, frozen=True, tag="host_not_collected"):
+class HostNotCollected(HostEvent, frozen=True, tag="host_not_collected"):
     """What a host of another machine made, or the end of its record, did not come to the leader.
 
     Attributes:
@@ -411,8 +388,6 @@ class HostNotCollected(_Event, frozen=True, tag="host_not_collected"):
         reason: why, in words.
     """
 
-    group: str
-    host: str
     reason: str
 
 
