@@ -26,7 +26,7 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from headrace.agent.metrics.activity import Activity
+from headrace.agent.metrics.counters import Activity
 from headrace.agent.metrics.sampler import HostSampler
 from headrace.instance.launch_plan import GroupPlan, HostPlan, LaunchPlan, MetricDefinition
 from headrace.processes.process_table import descendants

@@ -16,7 +16,7 @@ OTHERS = {
     "agent/launchers/mpi_host.py",  # the job's own launcher of ranks
     "agent/program_specs.py",  # servers that run with the job's Python, which may be of any version
     "engines/host_start.py",  # in a container
-    "hosting/inputs/virtual_environments.py",  # pip of the job's Python
+    "hosting/inputs/requirements.py",  # pip of the job's Python
     "instance/entry_command.py",  # the job's own module
     "instance/frameworks.py",
 }

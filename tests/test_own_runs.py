@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import EngineRefused, HeadraceError
-from headrace.hosting.inputs.requirements import environments_dir
-from headrace.hosting.inputs.virtual_environments import make
+from headrace.hosting.inputs.requirements import environments_dir, make
 from headrace.own_runs import MARK, require_started_here, started_here
 from headrace.runs import RunPaths, create_run
 from stranger import as_stranger

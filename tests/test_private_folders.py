@@ -19,7 +19,7 @@ from headrace.cli.main import invoke
 from headrace.errors import UsageError
 from headrace.home import home_dir
 from headrace.hosting.isolation.network_layout import FILE, Instance, Layout
-from headrace.hosting.supervision.scratch_dir import remove_scratch, scratch_dir, scratch_dirs, sweep_scratch
+from headrace.hosting.supervision.cleanup import remove_scratch, scratch_dir, scratch_dirs, sweep_scratch
 from headrace.private_folders import check_way, is_private, make_folders, open_private
 from headrace.processes.child_report import read_report
 from stranger import STRANGER
@@ -126,7 +126,7 @@ def test_a_host_takes_its_layout_and_its_tmp_from_nobody_else(plant: Plant, shar
 
 def test_a_folder_that_is_held_outlives_a_sweep_and_one_of_a_killed_process_does_not(shared: Path) -> None:
     program = (
-        "import os, tempfile; from headrace.hosting.supervision.scratch_dir import scratch_dir\n"
+        "import os, tempfile; from headrace.hosting.supervision.cleanup import scratch_dir\n"
         f"tempfile.tempdir = {str(shared)!r}; print(scratch_dir('killed'), flush=True); os.read(0, 1)"
     )
     other = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from headrace.agent.metrics.activity import Activity
+from headrace.agent.metrics.counters import Activity
 from headrace.agent.tf_data_server import BytesSent
 from headrace.runs.metric_records import GpuUse, HostSecond
 

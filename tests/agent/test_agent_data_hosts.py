@@ -12,7 +12,7 @@ from test_agent_coordinator import Play
 from headrace.agent.control.control_messages import Demand, FeedDown, FeedUp, Heartbeat, HostEnded, Report
 from headrace.agent.coordinator.host_state import RETURNS
 from headrace.agent.coordinator.state_machine import Phase
-from headrace.agent.host.liveness import latest_demand
+from headrace.agent.host.programs import latest_demand
 from headrace.feed.tuning.executor_rule import desired_hosts
 from headrace.instance.launch_plan import Budget, FeedRange
 from headrace.runs import Cause, CauseKind

@@ -6,8 +6,8 @@ import signal
 
 import pytest
 
-from headrace.agent.host import restarted_server
-from headrace.agent.host.restarted_server import PAUSES, RESTARTS, RestartedServer
+from headrace.agent.host import data_servers
+from headrace.agent.host.data_servers import PAUSES, RESTARTS, RestartedServer
 from headrace.runs import Cause, CauseKind
 
 
@@ -84,7 +84,7 @@ def scene(play, **options):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(restarted_server, "PAUSES", tuple(pause / 50 for pause in PAUSES))
+    monkeypatch.setattr(data_servers, "PAUSES", tuple(pause / 50 for pause in PAUSES))
 
 
 def test_a_server_that_dies_is_started_again_within_its_budget_then_given_up(logged):
@@ -103,7 +103,7 @@ def test_a_server_that_dies_is_started_again_within_its_budget_then_given_up(log
 
 
 def test_one_that_served_long_enough_has_its_budget_back(monkeypatch):
-    monkeypatch.setattr(restarted_server, "FORGIVEN_AFTER", 0.0)
+    monkeypatch.setattr(data_servers, "FORGIVEN_AFTER", 0.0)
 
     async def play(made):
         for starts in range(1, 3 * RESTARTS):
@@ -199,7 +199,7 @@ def test_one_that_cannot_be_started_again_because_there_are_no_descriptors_is_lo
         def none():
             raise OSError(24, "Too many open files")
 
-        monkeypatch.setattr(restarted_server.os, "pipe", none)
+        monkeypatch.setattr(data_servers.os, "pipe", none)
         made.die()
         await made.until(lambda: made.downs and made.downs[-1][1])
         assert made.downs[-1] == ("could not be started: Too many open files", True)

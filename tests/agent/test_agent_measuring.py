@@ -7,7 +7,7 @@ import asyncio
 from agent_plans import make_plan, scripts
 
 from headrace.agent.metrics import sampler
-from headrace.agent.metrics.activity import Activity
+from headrace.agent.metrics.counters import Activity
 from headrace.agent.metrics.sampler import HostSampler
 from headrace.runs import EventWriter, Run, RunPaths
 

@@ -12,9 +12,9 @@ from test_agent_coordinator import Play, started
 
 from headrace.agent.control.control_messages import FeedUp, Heartbeat, HostEnded, ProgramsEnded, Ready, Report
 from headrace.agent.coordinator.budget_limits import Used
-from headrace.agent.coordinator.readiness import is_waited_for
+from headrace.agent.coordinator.host_state import is_waited_for
 from headrace.agent.coordinator.state_machine import Phase
-from headrace.agent.host.liveness import listens
+from headrace.agent.host.programs import listens
 from headrace.instance.launch_plan import Readiness
 from headrace.runs.events import HostLost, HostReleased, Status
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from headrace.agent.host.line_splitter import LineSplitter
+from headrace.agent.host.process import LineSplitter
 
 
 def lines_of(data: bytes, step: int = 0, **options: object) -> list[bytes]:

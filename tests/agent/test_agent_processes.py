@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.agent.host.process import Reaper, Running
-from headrace.agent.host.terminate import end_leftovers
+from headrace.agent.host.process import Reaper, Running, end_leftovers
 from headrace.exit_status import exit_text
 from headrace.processes import process_table
 from headrace.processes.process_table import descendants, describe_exit, is_running, look, reap, send

@@ -6,8 +6,7 @@ from agent_plans import make_plan, scripts, workers
 from test_agent_coordinator import Play
 
 from headrace.agent.control.control_messages import FeedUp, Heartbeat, Ready, Report, ServerDown, ServerUp
-from headrace.agent.coordinator.data_services import MEMORY_WINDOW
-from headrace.agent.coordinator.stall import GONE_LIMIT, SPIN_LIMIT
+from headrace.agent.coordinator.data_services import GONE_LIMIT, MEMORY_WINDOW, SPIN_LIMIT
 from headrace.agent.coordinator.state_machine import Phase
 from headrace.instance.launch_plan import Readiness, TfDataPlan
 from headrace.processes.oom import whose_memory

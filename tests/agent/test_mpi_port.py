@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from headrace.agent.host import launcher_proxy
-from headrace.agent.host.launcher_socket import LauncherSocket
+from headrace.agent.launchers.launched_ranks import LauncherSocket
 from headrace.agent.program_specs import abstract_socket
 
 SECRET = b"\x01" * 32
@@ -179,7 +179,7 @@ def test_noise_is_refused(tmp_path, data):
 
 
 def test_a_caller_that_says_nothing_is_sent_away(tmp_path, monkeypatch, logged):
-    monkeypatch.setattr("headrace.agent.host.launcher_socket.FIRST_LINE_SECONDS", 0.2)
+    monkeypatch.setattr("headrace.agent.launchers.launched_ranks.FIRST_LINE_SECONDS", 0.2)
 
     async def scenario(agent, start):
         assert await asyncio.to_thread(talk, agent.name, b'{"kind"') == b""
@@ -190,7 +190,7 @@ def test_a_caller_that_says_nothing_is_sent_away(tmp_path, monkeypatch, logged):
 
 def test_a_caller_of_another_user_is_refused(tmp_path, monkeypatch):
     async def scenario(agent, start):
-        monkeypatch.setattr("headrace.agent.host.launcher_socket.uid_of_peer", lambda _: os.getuid() + 1)
+        monkeypatch.setattr("headrace.agent.launchers.launched_ranks.uid_of_peer", lambda _: os.getuid() + 1)
         request = {"kind": "rank", "secret": SECRET.hex()}
         assert await asyncio.to_thread(talk, agent.name, json.dumps(request).encode() + b"\n") == b""
         assert not agent.requests

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.agent.launchers.mpi_remote import daemon_name, expand, parse_daemon
+from headrace.agent.launchers.mpi_command import daemon_name, expand, parse_daemon
 
 VERSION_4 = [" orted", "-mca", "ess", '"env"', "-mca", "orte_node_regex", '"algo-[1:1-2]@0(2)"', "-mca"]
 VERSION_4 += ["orte_hnp_uri", '"1;tcp://10.0.0.1:9"', "-mca", "plm_rsh_agent", '"python proxy.py daemon"']

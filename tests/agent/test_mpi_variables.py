@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.agent.launchers.mpi_variables import (
+from headrace.agent.launchers.mpi_command import (
     horovod_variables,
     launcher_variables,
     machine_variables,

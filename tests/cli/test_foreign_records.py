@@ -25,8 +25,7 @@ from headrace.engines.ticket import write_ticket
 from headrace.grid.grid_record import AttemptRecord, AttemptState, GridRecord, LineRecord, LineState
 from headrace.grid.journal import Journal
 from headrace.grid.read_grid import FILE
-from headrace.hosting.inputs.channel_area import remove_channels
-from headrace.hosting.supervision.cleanup import sweep_leftovers
+from headrace.hosting.supervision.cleanup import remove_channels, sweep_leftovers
 from headrace.runs import EventWriter, RunPaths, create_run, give_to_engine, process_start_time
 from headrace.runs.events import JobStarted
 from headrace.runs.segment_reader import Copied, WriterCursor

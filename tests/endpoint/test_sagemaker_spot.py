@@ -11,7 +11,7 @@ import pytest
 from effort import SOAK
 from sagemaker_loop import BUCKET, GROUPS, Loop, agent_inside, lines, members, open_loop, open_service
 
-from headrace.hosting.supervision.stop_orders import INTERRUPTION
+from headrace.hosting.supervision.instances import INTERRUPTION
 from headrace.runs import CauseKind, Run, RunPaths, Status
 from serve_process import ServeProcess, wait_for
 

@@ -15,11 +15,11 @@ import time
 from pathlib import Path
 
 import apart
-from headrace.hosting.isolation import network_layout, uplink
+from headrace.hosting.isolation import network, network_layout
 from headrace.processes.process_table import scan
 from patience import allowed
 
-MADE = re.compile(rf"({network_layout.BRIDGE}|{network_layout.INTERFACE}|{uplink.INTERFACE}|algo-\d+)$")
+MADE = re.compile(rf"({network_layout.BRIDGE}|{network_layout.INTERFACE}|{network.INTERFACE}|algo-\d+)$")
 KINDS = ("net", "pid", "mnt", "uts", "ipc", "user")
 TICKS = os.sysconf("SC_CLK_TCK")
 

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.engines.local.cgroups import CPU, MEMORY, Place, Places
 from headrace.engines.local.engine import of_isolation, of_limits
-from headrace.hosting.isolation import uplink
+from headrace.hosting.isolation import network
 from headrace.hosting.isolation.probing import Findings
 
 WHOLE = Findings(namespace="", outward="", connected=True, user_namespace=True)
@@ -27,7 +27,7 @@ def test_what_works_is_told_with_how() -> None:
 
 @pytest.mark.promise("engines", "`doctor --engine` says what works in an engine, and what to install")
 def test_what_does_not_work_is_told_with_why_and_what_to_do(monkeypatch) -> None:
-    monkeypatch.setattr(uplink, "program", lambda name: "/usr/sbin/nft" if name == "nft" else None)
+    monkeypatch.setattr(network, "program", lambda name: "/usr/sbin/nft" if name == "nft" else None)
     cut_off = Findings("", "pasta is not installed", True, False, overlay="an old Linux")
     found = {one.name: one for one in of_isolation(cut_off)}
     way = found["isolation: way out"]

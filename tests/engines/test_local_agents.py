@@ -9,9 +9,8 @@ import pytest
 from headrace.engines.local.cgroups import RECORD, RunGroups, find_places
 from headrace.engines.local.local_instances import Starter
 from headrace.errors import HeadraceError
-from headrace.hosting.supervision.agent_starter import Start, Started
-from headrace.hosting.supervision.attempt_end import AttemptEnd
-from headrace.hosting.supervision.host_agents import HostAgents
+from headrace.hosting.supervision.host_agents import AttemptEnd, HostAgents
+from headrace.hosting.supervision.instances import Start, Started
 from headrace.instance.launch_plan import GroupPlan, HostPlan, LaunchPlan
 from headrace.runs import EventWriter, RunPaths
 

@@ -18,9 +18,8 @@ from effort import SOAK
 from stage import until
 
 from headrace.errors import StorageError
-from headrace.hosting.helpers.artefacts import has_artefacts, holds_earlier
+from headrace.hosting.helpers.artefacts import has_artefacts, holds_earlier, merge
 from headrace.hosting.helpers.collect import write_archive
-from headrace.hosting.helpers.merge_hosts import merge
 from headrace.hosting.helpers.sync import remove_earlier
 from headrace.instance.storage import Store
 from headrace.runs import Clash, EventWriter

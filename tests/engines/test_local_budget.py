@@ -10,7 +10,7 @@ from play_helpers import play
 
 from headrace.engines.local.host_limits import Machine
 from headrace.engines.local.plan_hosts import make_plan
-from headrace.hosting.supervision.used_budget import Spent
+from headrace.hosting.supervision.supervisor import Spent
 from headrace.insight import cost_report
 from headrace.instance.launch_plan import Budget, GroupPlan, LaunchPlan
 from headrace.job import Job

@@ -18,7 +18,7 @@ from stage import assert_failed, groups, kill, said, text, until
 
 from headrace.engines.local import isolation_plan
 from headrace.hosting.isolation.probing import examine
-from headrace.hosting.supervision.scratch_dir import remove_scratch
+from headrace.hosting.supervision.cleanup import remove_scratch
 from headrace.instance.channels import channel_links
 from headrace.processes.process_table import scan
 from headrace.runs import Status, list_runs
@@ -192,14 +192,15 @@ def test_the_machine_is_asked_where_the_runs_lie(tmp_path) -> None:
     """Most containers have an overlay for root directory, which cannot hold what is written to another one."""
     script = f"""
 import os, pathlib
-from headrace.hosting.isolation import channel_views, filesystem, syscalls
+from headrace.hosting.isolation import filesystem
+from headrace.hosting.isolation import filesystem, syscalls
 base = pathlib.Path({str(tmp_path)!r})
 for name in ("below", "runs"):
     (base / name).mkdir()
 syscalls.unshare(syscalls.CLONE_NEWNS)
 filesystem.keep_mounts_inside()
 own = base / "own"
-channel_views.overlay([str(base / "below")], base / "runs", (own / "upper", own / "work"), user_namespace=False)
+filesystem.overlay([str(base / "below")], base / "runs", (own / "upper", own / "work"), user_namespace=False)
 from headrace.hosting.isolation.probing import examine
 print(examine().namespace, examine().overlay)
 """

@@ -24,7 +24,7 @@ from stage import assert_failed, groups, kill, said, text, until
 from headrace import engines
 from headrace.engines.planning import plan_channels
 from headrace.errors import EngineRefused, JobInvalid
-from headrace.hosting.supervision.scratch_dir import remove_scratch
+from headrace.hosting.supervision.cleanup import remove_scratch
 from headrace.install_hint import install_hint
 from headrace.instance.channels import mounts
 from headrace.instance.channels.stage_orders import ChannelOrder, StageOrder, write_orders

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import ObjectMissing, UsageError
-from headrace.hosting.inputs.archive import unpack
-from headrace.hosting.inputs.source_code import bring_code
+from headrace.hosting.inputs.source_code import bring_code, unpack
 from headrace.job.model.path_types import is_archive
 from objectstore import ObjectStore
 

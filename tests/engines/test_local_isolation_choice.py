@@ -17,7 +17,7 @@ from headrace.cli.views import doctor_tables
 from headrace.cli.views.table import show
 from headrace.engines.local.isolation_plan import choose, found_here
 from headrace.errors import EngineRefused
-from headrace.hosting.isolation import network_layout, probing, uplink
+from headrace.hosting.isolation import network, network_layout, probing
 from headrace.hosting.isolation.network_layout import (
     Instance,
     choose_network,
@@ -50,7 +50,7 @@ def test_a_way_out_that_connects_and_carries_no_data_is_none(dropped: str, step:
     rules = f"table ip broken {{ chain out {{ type filter hook forward priority 0; {DROPS[dropped]}; }}; }}"
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:  # the process that makes the network has another /tmp
         nft = Path(folder, "nft")
-        nft.write_text(f"#!/bin/sh\n{{ cat; echo '{rules}'; }} | {uplink.program('nft')} -f -\n")
+        nft.write_text(f"#!/bin/sh\n{{ cat; echo '{rules}'; }} | {network.program('nft')} -f -\n")
         nft.chmod(0o755)
         monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
         probing.examine.cache_clear()
@@ -79,7 +79,7 @@ def test_what_works_is_tried_once_until_something_changes_that_it_depends_on(tmp
     try:
         assert [tries(), tries()] == [1, 0]
         (tmp_path / "programs").mkdir()
-        (tmp_path / "programs" / "nft").symlink_to(str(uplink.program("nft")))
+        (tmp_path / "programs" / "nft").symlink_to(str(network.program("nft")))
         monkeypatch.setenv("PATH", f"{tmp_path / 'programs'}{os.pathsep}{os.environ['PATH']}")
         assert [tries(), tries()] == [1, 0]
         (tmp_path / probing.TRIED).write_text("{")
@@ -278,8 +278,8 @@ with Netlink() as net:
 
 def test_a_way_out_needs_two_programs_and_a_device(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
-    monkeypatch.setattr(uplink, "DEVICE", "/dev/no/such")
-    assert uplink.missing() == [
+    monkeypatch.setattr(network, "DEVICE", "/dev/no/such")
+    assert network.missing() == [
         "pasta is not installed (Debian and Ubuntu: apt install passt)",
         "nft is not installed (Debian and Ubuntu: apt install nftables)",
         "/dev/no/such does not exist",

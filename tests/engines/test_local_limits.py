@@ -29,7 +29,7 @@ from stage import (
 
 from headrace.engines.local import engine, host_limits
 from headrace.engines.local.cgroups import MEMORY, RECORD, Places, available_memory, find_places
-from headrace.hosting.supervision.scratch_dir import scratch_dirs
+from headrace.hosting.supervision.cleanup import scratch_dirs
 from headrace.instance import read_failure
 from headrace.processes.oom import format_bytes
 from headrace.runs import Run, RunPaths, Status, runs_dir

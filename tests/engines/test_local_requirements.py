@@ -20,7 +20,7 @@ from wheels import wheel
 from headrace.engines.planning.prepare_run import plan_environments
 from headrace.errors import UsageError
 from headrace.held_file import hold
-from headrace.hosting.inputs import virtual_environments
+from headrace.hosting.inputs import requirements
 from headrace.hosting.inputs.requirements import VirtualEnvironment, environment_of, prepare_install
 from headrace.hosting.supervision.cleanup import remove_leftovers
 from headrace.instance.lifeline import PACKAGE_ENTRY
@@ -287,20 +287,20 @@ def test_two_jobs_at_once_install_once(tmp_path: Path, home: Path) -> None:
 def test_an_installation_that_another_process_does_not_end_is_waited_for_so_long_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(virtual_environments, "INSTALL_SECONDS", 0.2)
+    monkeypatch.setattr(requirements, "INSTALL_SECONDS", 0.2)
     held = hold(tmp_path / ".digest.lock")
     assert held is not None
     try:
         os.write(held, b"4711")
-        with pytest.raises(virtual_environments.InstallRequirementsError, match=r"waited 0\.2 s for the process 4711,"):
-            virtual_environments.make(tmp_path / "digest", tmp_path / "r.txt", tmp_path, io.BytesIO())
-        (tmp_path / virtual_environments.MADE / "digest-abc").mkdir()
-        virtual_environments.sweep(tmp_path)
-        assert (tmp_path / virtual_environments.MADE / "digest-abc").exists(), "it is being made"
+        with pytest.raises(requirements.InstallRequirementsError, match=r"waited 0\.2 s for the process 4711,"):
+            requirements.make(tmp_path / "digest", tmp_path / "r.txt", tmp_path, io.BytesIO())
+        (tmp_path / requirements.MADE / "digest-abc").mkdir()
+        requirements.sweep(tmp_path)
+        assert (tmp_path / requirements.MADE / "digest-abc").exists(), "it is being made"
     finally:
         os.close(held)
-    virtual_environments.sweep(tmp_path)
-    assert not (tmp_path / virtual_environments.MADE / "digest-abc").exists()
+    requirements.sweep(tmp_path)
+    assert not (tmp_path / requirements.MADE / "digest-abc").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, *([signal.SIGTERM] if SOAK else [])])
@@ -311,7 +311,7 @@ def test_an_installation_that_is_killed_is_never_seen_and_the_next_one_makes_it(
     begun = slow_package(case.paths.code, tmp_path)
     process = case.start()
     until(begun.exists, 60, "the build")
-    assert not virtual_environments.is_made(Path(case.environment().path))
+    assert not requirements.is_made(Path(case.environment().path))
     process.send_signal(number)
     said = process.communicate(timeout=20)[1]
     assert process.returncode != 0

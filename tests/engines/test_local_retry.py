@@ -10,7 +10,7 @@ from play_helpers import play, played
 from run_places import code, flag
 from stage import agent_pid, both_isolations_at_length, groups, isolated_at_length, kill, program_pid, said, text, until
 
-from headrace.hosting.supervision.attempts import is_tried_again
+from headrace.hosting.supervision.supervisor import is_tried_again
 from headrace.instance.launch_plan import Retry
 from headrace.runs import Cause, CauseKind, Status
 from headrace.runs.events import AttemptStarted, ProgramExited, ProgramStarted, SecondaryStatus

@@ -19,7 +19,7 @@ from headrace.engines.slurm.slurm_instances import SlurmInstances
 from headrace.engines.slurm.slurm_job import plan_slurm_job
 from headrace.engines.slurm.slurm_state import why_no_agents
 from headrace.errors import EngineRefused
-from headrace.hosting.supervision.agent_starter import AgentStarter
+from headrace.hosting.supervision.instances import AgentStarter
 from headrace.instance.lifeline import RUN_ID
 from headrace.job import Job
 from headrace.runs import CauseKind, Status

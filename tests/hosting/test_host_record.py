@@ -12,10 +12,8 @@ from machines_of_a_run import Machines, groups, job, until
 
 from headrace.agent.control.control_transport import ControlServer
 from headrace.hosting.helpers.store_record import RecordOrder, order_of, write_order
-from headrace.hosting.machines.earlier_record import bring_record
-from headrace.hosting.machines.host_record import RecordSender, end_lines, sizes_of, take
-from headrace.hosting.machines.machine_client import MachineClient
-from headrace.hosting.machines.other_hosts import OtherHosts
+from headrace.hosting.machines.host_record import RecordSender, bring_record, end_lines, sizes_of, take
+from headrace.hosting.machines.machine_link import MachineClient, OtherHosts
 from headrace.instance.launch_plan import read_certificates
 from headrace.instance.storage import Store
 from headrace.runs import RunPaths

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import StorageError
-from headrace.hosting.helpers.merge_hosts import merge
-from headrace.hosting.machines.host_tree import PIECE_BYTES, all_has_come, made_by, put
-from headrace.hosting.machines.machine_messages import TreePiece
+from headrace.hosting.helpers.artefacts import merge
+from headrace.hosting.machines.host_tree import PIECE_BYTES, TreePiece, all_has_come, made_by, put
 
 HOST = "algo-2"
 

@@ -16,8 +16,7 @@ from headrace.agent.control.control_messages import SUPERVISOR_LIMIT, Supervisin
 from headrace.agent.control.control_messages import encode as encode_opening
 from headrace.agent.control.control_transport import ControlServer, open_stream
 from headrace.engines.planning.host_certificates import make_certificates
-from headrace.hosting.machines.machine_messages import HostReport, TreePiece, decode_order, encode
-from headrace.hosting.machines.other_hosts import OtherHosts
+from headrace.hosting.machines.machine_link import HostReport, OtherHosts, TreePiece, decode_order, encode
 from headrace.instance.launch_plan import Certificates, read_certificates
 from headrace.runs.segments import Piece
 

@@ -16,7 +16,7 @@ import os, pathlib, subprocess
 from headrace.errors import HeadraceError
 from headrace.hosting.isolation import namespace_starter
 from headrace.hosting.isolation.network_layout import Layout
-from headrace.hosting.supervision.scratch_dir import remove_scratch
+from headrace.hosting.supervision.cleanup import remove_scratch
 from headrace.processes.bootstrap import become_subreaper
 from headrace.processes.child_report import ChildReport
 

@@ -17,8 +17,7 @@ from machines_of_a_run import Machines, groups, job, until
 from headrace.agent.control.control_messages import Supervising
 from headrace.agent.control.control_messages import encode as encode_opening
 from headrace.agent.control.control_transport import ControlServer, open_stream
-from headrace.hosting.machines.machine_messages import HostReport, decode_order, encode
-from headrace.hosting.machines.other_hosts import OtherHosts
+from headrace.hosting.machines.machine_link import HostReport, OtherHosts, decode_order, encode
 from headrace.instance.launch_plan import read_certificates
 
 

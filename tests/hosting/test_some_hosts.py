@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from headrace.engines.planning.plan_channels import prepare_channels
-from headrace.hosting.helpers.own_orders import keep_own_orders
-from headrace.hosting.inputs.channel_area import remove_channels
+from headrace.hosting.supervision.cleanup import remove_channels
+from headrace.hosting.supervision.one_host import keep_own_orders
 from headrace.instance.channels.stage_orders import SERVE, ChannelOrder, order_path
 from headrace.instance.launch_plan import GroupPlan, HostPlan, LaunchPlan
 from headrace.processes.child_report import read_report

@@ -15,9 +15,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from headrace.hosting.supervision import supervisor_process
-from headrace.hosting.supervision.start import start_supervisor
-from headrace.hosting.supervision.supervisor_process import SupervisorProcess
+import headrace.hosting.supervision.start as supervisor_start
+from headrace.hosting.supervision.start import SupervisorProcess, start_supervisor
 from headrace.instance.launch_plan import GroupPlan, HostPlan, LaunchPlan, Retry
 from headrace.runs import CauseKind, EventWriter, Run, RunPaths, Status, create_run, give_to_engine, read_header
 from headrace.runs.events import AttemptStarted, SecondaryStatus
@@ -256,7 +255,7 @@ def test_storing_the_record_after_a_killed_supervisor_keeps_to_the_time_of_the_w
         until(unwanted)
         broken_off.set()
 
-    monkeypatch.setattr(supervisor_process, "store_rest", hung)
+    monkeypatch.setattr(supervisor_start, "store_rest", hung)
     supervisor = start("echo $$ > agent.pid; touch running; exec sleep 600")
     until(lambda: (supervisor.run.paths.root / "running").exists())
     os.kill(read_header(supervisor.run.paths).supervisor_pid, signal.SIGKILL)

@@ -33,15 +33,12 @@ from headrace.agent.control.control_messages import (
     Ready,
     StopOrder,
 )
-from headrace.agent.coordinator.readiness import is_waited_for
+from headrace.agent.coordinator.host_state import is_waited_for
 from headrace.agent.host.data_servers import HostServices, write_feed_file
-from headrace.agent.host.host_context import HostContext
-from headrace.agent.host.liveness import latest_demand, quiet_times, until_listens
 from headrace.agent.host.oom_kills import MemoryKills
-from headrace.agent.host.process import Reaper, Running
+from headrace.agent.host.process import Reaper, Running, all_ended, end_leftovers, end_programs
 from headrace.agent.host.program_environment import HostVariables
-from headrace.agent.host.programs import HostPrograms
-from headrace.agent.host.terminate import all_ended, end_leftovers, end_programs
+from headrace.agent.host.programs import HostContext, HostPrograms, latest_demand, quiet_times, until_listens
 from headrace.agent.launchers.elastic_torchrun import ElasticHost
 from headrace.agent.launchers.mpi_host import MpiHost
 from headrace.agent.metrics.sampler import HostSampler

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from headrace import engines
 from headrace.errors import HeadraceError
-from headrace.hosting.supervision.record_storing import BY_STOP, place_of_rest, store_rest
-from headrace.hosting.supervision.run_environment import supervisor_environment
+from headrace.hosting.supervision.helper_processes import BY_STOP, place_of_rest, store_rest
+from headrace.hosting.supervision.instances import supervisor_environment
 from headrace.own_runs import started_here
 from headrace.runs import Run
 from headrace.runs.store import ASK_ENGINE, is_copy, supervisor_alive

@@ -52,7 +52,7 @@ class Heartbeat(_Message, frozen=True, tag="heartbeat"):
 
     Attributes:
         quiet: seconds since each program that runs last wrote a line or a metric; empty when the job does not need it.
-        idle: seconds since the host last worked, see `metrics.activity`; None when the job does not need it.
+        idle: seconds since the host last worked, see `Activity`; None when the job does not need it.
         unsent: seconds since a worker of tf.data.service on it last sent anything; None when the job does not need it.
         demands: what its ranks need of data workers, where hosts of these come and go.
     """
@@ -144,7 +144,7 @@ class DaemonWanted(_Message, frozen=True, tag="daemon_wanted"):
     Attributes:
         number: counts this host's requests, from 1.
         host: where.
-        argv, variables: see `headrace.agent.launchers.mpi_remote`.
+        argv, variables: see `headrace.agent.launchers.mpi_command`.
     """
 
     number: int
@@ -283,7 +283,7 @@ class Asking(_Message, frozen=True, tag="asking"):
 
 
 class Supervising(_Message, frozen=True, tag="supervising"):
-    """The first frame of another host's supervisor; what follows is `headrace.hosting.machines.machine_messages`."""
+    """The first frame of another host's supervisor; what follows is `headrace.hosting.machines.machine_link`."""
 
 
 class Refused(Exception):

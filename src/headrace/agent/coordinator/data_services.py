@@ -1,4 +1,4 @@
-"""The servers of the data service of a job: feed servers, and servers of tf.data.service.
+"""The data service of a job: feed servers, data hosts that come and go, and servers of tf.data.service. Pure.
 
 A job goes on while a data worker can still serve, marked degraded. It cannot go on when no feed server is left; when
 tf.data.service has lost its dispatcher, or all its workers, for good; when one of its servers cannot run on its host,
@@ -12,33 +12,117 @@ job ends when the kernel kills a server of tf.data.service for memory twice with
 A dispatcher without fault tolerance that is started again has lost its state. Trainers that have read all their data
 are not affected; one that asks for more fails, and then the dispatcher is the cause.
 
-A worker of tf.data.service that is lost for good while others serve is a case of its own: TensorFlow's client goes on
-with the others, and waits for it without end when the epoch ends; see `headrace.agent.coordinator.stall`.
-
-Pure.
+A worker of tf.data.service that is lost for good while others serve is a case of its own: at the end of an epoch
+TensorFlow's client waits without end for it. So then a job also ends when nothing is printed or measured for
+`GONE_LIMIT` seconds while nothing works: no other worker sends data, and no host uses its CPUs or GPUs (see
+`Activity`). A training that works silently goes on. Ranks that wait for another one may spin, and look busy: a job
+without a limit of its own has `SPIN_LIMIT` seconds in which nothing is printed, measured or sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
-from headrace.agent.control.control_messages import ServerDown, ServerUp
-from headrace.agent.coordinator.host_state import LOST, READY, STARTING, HostState, ServerState
-from headrace.agent.coordinator.stall import Missing
+from headrace.agent.control.control_messages import ServerDown, ServerUp, StopOrder
+from headrace.agent.coordinator.budget_limits import BudgetLimits
+from headrace.agent.coordinator.host_state import LEAVING, LOST, READY, STARTING, Effects, HostState, ServerState
+from headrace.agent.metrics.counters import BUSY_CORES
+from headrace.feed.tuning.executor_rule import desired_hosts
 from headrace.instance.frameworks import DISPATCHER
 from headrace.instance.launch_plan import FeedHost, LaunchPlan
 from headrace.runs.cause import Cause, CauseKind
-from headrace.runs.events import ServerReady
+from headrace.runs.events import HostJoined, HostReleased, ServerReady
+
+GONE_LIMIT = 60.0  # seconds without any sign or work, while a server of tf.data.service is gone for good
+SPIN_LIMIT = 600.0  # seconds without any sign or data, then
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A server of tf.data.service that does not serve.
+
+    Attributes:
+        since: when it was lost, on the coordinator's clock.
+        for_good: whether it is not started again.
+        cause: its end, with its place.
+        worked, sent: when any host last worked, and any worker last sent data, see `headrace.agent.metrics.counters`.
+    """
+
+    since: float
+    for_good: bool
+    cause: Cause
+    worked: float
+    sent: float
+
+
+def stalled(hosts: Sequence[HostState], limit: float, now: float, missing: Missing | None = None) -> Cause | None:
+    """Returns why the job counts as stalled, None if it does not.
+
+    One program that shows a sign of life is enough: ranks wait for each other, and often only one of them writes.
+
+    Args:
+        hosts: those of the completion groups.
+        limit: seconds without any sign; 0 means none.
+        now: the time on the coordinator's clock.
+        missing: a server of tf.data.service that does not serve.
+    """
+    if not limit and (missing is None or not missing.for_good):
+        return None
+    if not all(host.started for host in hosts):
+        return None  # one waits for another group, and that has a limit of its own
+    signs = [(sign, host, stream, done) for host in hosts for sign, stream, done in _signs(host)]
+    last = max(missing.since if missing else 0.0, 0.0, *(sign for sign, *_ in signs))
+    if now - last <= min(seconds for seconds in (limit, GONE_LIMIT if missing else 0.0) if seconds):
+        return None
+    running = sorted(((sign, host, stream) for sign, host, stream, done in signs if not done), key=lambda each: each[0])
+    if not running:
+        return None
+    silence = f"no output or metrics for {{:g}} s; the quietest: {_named(running, now)}"
+    if limit and now - last > limit:
+        detail = silence.format(limit)
+    elif missing is None or not missing.for_good:
+        return None
+    elif now - max(last, missing.sent, missing.worked) > GONE_LIMIT:
+        detail = (
+            f"{silence.format(GONE_LIMIT)}; in that time no worker of tf.data.service sent anything "
+            f"(the last {now - missing.sent:.0f} s ago), and no host used {BUSY_CORES:.0%} of a core or a GPU "
+            f"(the last {now - missing.worked:.0f} s ago)"
+        )
+    elif not limit and now - max(last, missing.sent) > SPIN_LIMIT:
+        detail = (
+            f"{silence.format(SPIN_LIMIT)}; in that time no worker of tf.data.service sent anything "
+            f"(the last {now - missing.sent:.0f} s ago), though processes used CPUs or GPUs"
+        )
+    else:
+        return None
+    if missing is not None:
+        return msgspec.structs.replace(missing.cause, then=Cause(CauseKind.STALLED, detail))
+    _, host, stream = running[0]
+    return Cause(CauseKind.STALLED, detail, host.group, host.name, stream)
+
+
+def _signs(host: HostState) -> Iterator[tuple[float, str, bool]]:
+    """Yields the last sign of life of each program of a host, its name, and whether it has ended."""
+    for stream in host.streams:
+        done = host.exits.get(stream)
+        yield max(host.started, host.signs.get(stream, 0.0), done.at if done else 0.0), stream, done is not None
+
+
+def _named(running: Sequence[tuple[float, HostState, str]], now: float) -> str:
+    named = ", ".join(f"{host.place}[{stream}] ({now - sign:.0f} s)" for sign, host, stream in running[:_NAMED])
+    return f"{named} and {len(running) - _NAMED} more" if len(running) > _NAMED else named
+
 
 MEMORY_WINDOW = 3600.0
-_NAMED = 4  # workers that a cause names
+_NAMED = 4  # workers or programs that a cause names
 _FORGOTTEN = "not found"  # TensorFlow's error when a dispatcher does not know what it is asked for: NOT_FOUND
 
 
 class DataServices:
-    """See the module. It keeps its state in the hosts.
+    """The servers of the data service. It keeps its state in the hosts.
 
     Args:
         plan: the launch plan.
@@ -200,3 +284,127 @@ def _cause(host: HostState, stream: str, what: str) -> Cause:
 def _minor(version: str) -> str:
     """``2.21`` of ``2.21.0``."""
     return ".".join(version.split(".")[:2])
+
+
+GROW_SECONDS = 2.0  # for which more must be desired
+LEAVE_SECONDS = 3.0  # for clients to see that a host leaves, and to take what they had asked it for
+AGAIN_SECONDS = 10.0  # the pause after a loss; each one after it in a row is twice as long
+AGAIN_LATER = 600.0  # the longest pause
+FORGIVEN_AFTER = 600.0  # after which a loss counts as the first
+
+
+class DataHosts:
+    """Data hosts that come and go while the job runs, as its ranks need them.
+
+    `least` of them are there from the start. The ranks tell what they need; more are asked for when the rule says so
+    for a moment. When fewer would have done for `idle_after` seconds, the last one leaves: clients are told to ask it
+    for nothing more, and a moment later it is released. What it still owed then, they ask of others.
+
+    One that is lost is replaced by one that is not there, or is asked for again after a pause that doubles. So is one
+    that was asked for and does not come. What the engine makes of a host that is asked for is its own: see
+    `HostState.absent`.
+
+    Args:
+        plan: the launch plan.
+        hosts: all hosts by name.
+        services: the data service.
+        limits: of the job's cost.
+        now: when the coordinator begins.
+    """
+
+    def __init__(
+        self,
+        plan: LaunchPlan,
+        hosts: Mapping[str, HostState],
+        services: DataServices,
+        limits: BudgetLimits,
+        now: float,
+    ) -> None:
+        self._plan, self._range = plan, plan.feed_range
+        self._every = list(hosts.values())
+        self._hosts = [] if plan.feed_range is None else [hosts[name] for name in plan.feed_range.hosts]
+        self._services, self._limits = services, limits
+        self._more_since = self._fewer_since = 0.0
+        self._told = False
+        self._desired_last = len(self._hosts)
+        for host in self._hosts:
+            host.comes_and_goes = True
+            if plan.comes_later(host.name):
+                host.absent = True
+                services.feed_changed(host, "")
+                limits.released(host.name, now)
+
+    def begin(self, effects: Effects, now: float) -> None:
+        """Records which hosts are not there in the beginning, once: an attempt before may have had them."""
+        if not self._told:
+            self._told = True
+            effects.records += [HostReleased(host.group, host.name, t=now) for host in self._hosts if host.absent]
+
+    def turn(self, effects: Effects, now: float) -> None:
+        """Decides who is asked for and who leaves now."""
+        if self._range is None:
+            return
+        for host in self._hosts:
+            if (host.leaving and now - host.leaving >= LEAVE_SECONDS) or (host.feed == LOST and not host.lost):
+                self._release(host, effects, now)
+        serving = [host for host in self._hosts if not (host.absent or host.leaving or host.release)]
+        free = sorted(
+            (host for host in self._hosts if host.may_be_asked and now >= host.away_until), key=lambda host: host.losses
+        )
+        desired = self._desired(serving)
+        wanted = max(self._range.least, min(desired, self._range.most))
+        self._more_since = (self._more_since or now) if wanted > len(serving) else 0.0
+        self._fewer_since = (self._fewer_since or now) if wanted < len(serving) else 0.0
+        if self._more_since and (len(serving) < self._range.least or now - self._more_since >= GROW_SECONDS):
+            for host in free[: wanted - len(serving)]:
+                host.come(now)
+                self._services.feed_changed(host, STARTING)
+                effects.renewed.add(host.name)
+            self._desired_last = desired
+            self._more_since = 0.0
+        elif self._fewer_since and now - self._fewer_since >= self._range.idle_after:
+            last = next((host for host in serving if not host.registered), serving[-1])
+            last.leaving = now
+            self._services.feed_changed(last, LEAVING)
+            self._fewer_since = now
+
+    def late(self, now: float) -> list[HostState]:
+        """Returns those that were asked for and have not come in time."""
+        limit = self._plan.start_timeout
+        return [host for host in self._hosts if host.asked and not host.registered and now - host.asked > limit]
+
+    def came(self, host: HostState, effects: Effects, now: float) -> None:
+        """A host has registered."""
+        if host.asked:
+            self._limits.joined(host.name, now)
+            effects.records.append(HostJoined(host.group, host.name, self._desired_last, t=now))
+
+    def left(self, host: HostState, effects: Effects, now: float) -> None:
+        """A host has ended as it was told to, or is lost: it costs no more, and its instance can go."""
+        if host.registered or not host.asked:
+            effects.records.append(HostReleased(host.group, host.name, t=now))
+            self._limits.released(host.name, now)
+        if host.comes_and_goes:
+            if host.lost:
+                served = host.registered and now - (host.asked or host.started or now) > FORGIVEN_AFTER
+                host.losses = 1 if served else host.losses + 1
+                host.away_until = now + min(AGAIN_SECONDS * 2 ** (host.losses - 1), AGAIN_LATER)
+            elif host.feed != LOST:
+                self._services.feed_changed(host, "")
+            host.absent, host.asked, host.leaving = True, 0.0, 0.0
+
+    def _desired(self, serving: list[HostState]) -> int:
+        demands = [demand for host in self._every for demand in host.demands]
+        if not demands or not serving:
+            return len(serving)
+        executors = sum(host.executors for host in serving) / len(serving)
+        stall = sum(demand.stall for demand in demands) / len(demands)
+        link = sum(demand.link for demand in demands) / len(demands)
+        return desired_hosts(sum(demand.needed for demand in demands), executors, len(serving), stall, link)
+
+    def _release(self, host: HostState, effects: Effects, now: float) -> None:
+        if host.release is None and not host.absent:
+            host.release = StopOrder("it is not needed", self._plan.stop_grace, feed=True, leave=True)
+            effects.wake.add(host.name)
+            if not host.registered:
+                self.left(host, effects, now)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from headrace.agent.control.control_messages import DaemonEnded, DaemonOrder, DaemonWanted, Exited
 from headrace.agent.coordinator.first_cause import Suspect, SuspectKind
 from headrace.agent.coordinator.host_state import HostState
-from headrace.agent.launchers.mpi_remote import check_daemon
+from headrace.agent.launchers.mpi_command import check_daemon
 from headrace.agent.program_specs import MPIRUN
 from headrace.instance.frameworks import world_size
 from headrace.instance.launch_plan import MPI, LaunchPlan

@@ -1,7 +1,7 @@
 """The job's state machine: reports of the agents go in; orders for them and events for the record come out.
 
     WAITING    for every host to register; any order, bounded by the plan's start_timeout
-    RUNNING    the programs run; groups start when those are ready that they depend on (see `readiness`), hosts whose
+    RUNNING    the programs run; groups start when those are ready that they depend on (see `startable`), hosts whose
                programs are done and that serve no data are released
     SETTLING   something failed; other failures are collected for a moment, to find the first cause (see `first_cause`)
     STOPPING   the outcome is decided and never changes; programs are stopped first, then the data service, so that a
@@ -43,8 +43,7 @@ from headrace.agent.control.control_messages import (
     StopOrder,
 )
 from headrace.agent.coordinator.budget_limits import NOTHING, BudgetLimits, Used
-from headrace.agent.coordinator.data_hosts import DataHosts
-from headrace.agent.coordinator.data_services import DataServices
+from headrace.agent.coordinator.data_services import DataHosts, DataServices, stalled
 from headrace.agent.coordinator.first_cause import (
     WINDOW,
     Suspect,
@@ -62,10 +61,10 @@ from headrace.agent.coordinator.host_state import (
     HostState,
     all_hosts,
     cut_off_cause,
+    never_ready,
+    startable,
 )
 from headrace.agent.coordinator.mpi_daemons import Daemons, unfinished_worlds
-from headrace.agent.coordinator.readiness import never_ready, startable
-from headrace.agent.coordinator.stall import stalled
 from headrace.agent.program_specs import MPIRUN, TORCHRUN, goes_on_without, mpi_peers
 from headrace.exit_status import exit_text
 from headrace.instance.launch_plan import LaunchPlan

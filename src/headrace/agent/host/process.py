@@ -1,7 +1,12 @@
-"""One operating-system process of a host: its start, its output and its end.
+"""One operating-system process of a host: its start, its output, line by line, and its end.
 
 Output is read whenever there is some and goes into the program's log, so a program never waits for a full pipe,
 whatever it writes. `Reaper` waits for every child that ended, adopted ones included.
+
+Programs are ended by SIGTERM to each, time to save, SIGKILL; the time may be cut short while it runs. Then what they
+leave running is. Some helpers end by themselves a moment after their program, and clean up then: Python's resource
+tracker unlinks shared memory and semaphores of a parent that was killed. So they get `LINGER` seconds, then SIGKILL,
+again and again until none is left, because a process may fork while it is being killed.
 """
 
 from __future__ import annotations
@@ -9,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import logging
 import os
 import signal
 import time
@@ -17,11 +23,112 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from headrace.agent.control.control_messages import LAST_LINE_BYTES, LAST_LINES
-from headrace.agent.host.line_splitter import LineSplitter
-from headrace.processes.process_table import describe_exit, reap
+from headrace.processes.process_table import Process, describe_exit, reap, send
 from headrace.processes.sigterm_tree import EndingTree
 from headrace.processes.spawn import spawn
 from headrace.runs import Cause, CauseKind, LogWriter
+
+LINE_LIMIT = 8 * 2**20
+BAR_INTERVAL = 10.0
+
+
+class LineSplitter:
+    """Cuts one stream of bytes into log lines."""
+
+    def __init__(self, limit: int = LINE_LIMIT, bar_interval: float = BAR_INTERVAL) -> None:
+        self._limit = limit
+        self._interval = bar_interval
+        self._part = bytearray()  # the line so far, since its last carriage return
+        self._missing = 0  # bytes of this part over the limit
+        self._state: bytes | None = None  # the last visible state of a line that was redrawn
+        self._bar_since = 0.0  # when the bar began or was last logged
+        self._returned = False  # the last byte seen was a carriage return: CRLF, or a redraw
+
+    def feed(self, data: bytes, now: float) -> list[bytes]:
+        """Takes the next bytes.
+
+        Args:
+            data: what was read, any length.
+            now: seconds, of any clock that does not go back.
+
+        Returns:
+            The lines that are complete, without their newlines.
+        """
+        if b"\r" not in data and self._state is None and not self._returned:
+            return self._feed_plain(data)
+        lines: list[bytes] = []
+        pieces = data.split(b"\n")
+        for index, piece in enumerate(pieces):
+            self._redraw(piece, now)
+            if index < len(pieces) - 1:
+                lines.append(self._finish())
+        if self._state and now - self._bar_since >= self._interval:
+            lines.append(self._state)
+            self._bar_since = now
+        return lines
+
+    def end(self) -> list[bytes]:
+        """Takes the end of the stream. Returns the unfinished line, if there is one."""
+        return [self._finish()] if self._part or self._missing or self._state else []
+
+    def _feed_plain(self, data: bytes) -> list[bytes]:
+        first, *rest = data.split(b"\n")
+        self._append(first)
+        if not rest:
+            return []
+        whole = rest[:-1] if len(data) <= self._limit else [self._cut(line) for line in rest[:-1]]
+        lines = [self._finish(), *whole]
+        self._append(rest[-1])
+        return lines
+
+    def _redraw(self, piece: bytes, now: float) -> None:
+        for index, text in enumerate(piece.split(b"\r")):
+            if index:
+                self._returned = True
+            if text:
+                if self._returned:
+                    self._overwrite(now)
+                self._append(text)
+
+    def _overwrite(self, now: float) -> None:
+        """A carriage return was followed by text: what was there is overwritten."""
+        if self._state is None:
+            self._bar_since = now
+            self._state = b""
+        if self._part.strip():
+            self._state = self._text()
+        self._clear_part()
+
+    def _append(self, text: bytes) -> None:
+        room = self._limit - len(self._part)
+        if len(text) > room:
+            self._missing += len(text) - room
+            text = text[:room]
+        self._part += text
+
+    def _cut(self, line: bytes) -> bytes:
+        return line if len(line) <= self._limit else _mark(line[: self._limit], len(line) - self._limit)
+
+    def _text(self) -> bytes:
+        return _mark(bytes(self._part), self._missing) if self._missing else bytes(self._part)
+
+    def _finish(self) -> bytes:
+        line = self._text()
+        if self._state and not line.strip():  # a bar that erased itself at the end: its last state
+            line = self._state
+        self._clear_part()
+        self._state = None
+        return line
+
+    def _clear_part(self) -> None:
+        self._part = bytearray()
+        self._missing = 0
+        self._returned = False
+
+
+def _mark(line: bytes, missing: int) -> bytes:
+    return line + f" [headrace: line cut here, {missing} bytes more]".encode()
+
 
 CHUNK = 1 << 18
 PIPE_BYTES = 1 << 20
@@ -257,3 +364,75 @@ class Reaper:
                 child, on_exit = known
                 child.finish(status)
                 on_exit()
+
+
+_log = logging.getLogger(__name__)
+
+GONE_SECONDS = 5.0  # for a process to go after SIGKILL
+
+
+async def end_programs(programs: Sequence[Running], rest: Callable[[], float], changed: asyncio.Event) -> None:
+    """Ends programs, and what of their processes was asked to end with them.
+
+    Args:
+        programs: they run.
+        rest: returns the seconds that they still have.
+        changed: set when those have become fewer.
+    """
+    if not programs:
+        return
+    for program in programs:
+        program.terminate()
+    ended = asyncio.ensure_future(all_ended(programs))
+    while not ended.done():
+        changed.clear()
+        seconds = rest()
+        if seconds <= 0:
+            break
+        sooner = asyncio.ensure_future(changed.wait())
+        await asyncio.wait({ended, sooner}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        sooner.cancel()
+    for program in programs:
+        if program.still_running:
+            _log.warning("%s did not end in time: SIGKILL", program.stream)
+            program.kill()
+    with contextlib.suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(ended, GONE_SECONDS)
+
+
+async def all_ended(programs: Sequence[Running]) -> None:
+    """Waits until the programs, and what was asked to end with them, have ended."""
+    for program in programs:
+        await program.ended.wait()
+        while program.still_running:  # a process that is no child of ours sends no signal when it ends
+            await asyncio.sleep(POLL)
+
+
+LINGER = 2.0  # on a machine that is crowded a tracker of shared memory may get no CPU for a second
+KILL_SECONDS = 5.0
+LEFT_POLL = 0.02
+
+
+async def end_leftovers(find: Callable[[], Sequence[Process]], reap: Callable[[], None]) -> int:
+    """Waits for processes to end, then kills them.
+
+    Args:
+        find: returns those that are left.
+        reap: waits for children that ended.
+
+    Returns:
+        How many processes were sent SIGKILL.
+    """
+    began = time.monotonic()
+    killed: set[tuple[int, int]] = set()
+    while True:
+        reap()
+        left = find()
+        waited = time.monotonic() - began
+        if not left or waited > LINGER + KILL_SECONDS:
+            return len(killed)
+        if waited >= LINGER:
+            for process in left:
+                if send(process, signal.SIGKILL):
+                    killed.add((process.pid, process.start))
+        await asyncio.sleep(LEFT_POLL)

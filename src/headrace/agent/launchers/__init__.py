@@ -13,11 +13,9 @@ proxy; the rank itself is started by that host's agent. So a rank has that host'
 own, and its exit code or signal is known, whatever mpirun reports.
 
     elastic_torchrun   torchrun on this host, and the ranks that it wants
-    launched_ranks     what torchrun and MPI have in common
-    mpi_command        the command line of mpirun, for the versions that are known (pure)
+    launched_ranks     what torchrun and MPI have in common, and the socket at which proxies ask
+    mpi_command        the command lines and variables of mpirun, its daemons and the ranks (pure)
     mpi_launch         runs in place of mpirun until everything is known, then becomes it
-    mpi_remote         the daemon's command line as mpirun hands it to ssh, without a shell (pure)
-    mpi_variables      the variables of a rank: its host's, and those that mpirun gives it (pure)
     mpi_host           the agent's part
 
 The coordinator's part is `coordinator.mpi_daemons`: which host asked for which daemon, how it ended, and what the end

@@ -17,12 +17,10 @@ from collections.abc import Mapping
 from typing import cast
 
 from headrace.agent.control.control_messages import Exited
-from headrace.agent.host.host_context import HostContext
-from headrace.agent.host.launcher_socket import Caller
 from headrace.agent.host.process import Running
-from headrace.agent.host.programs import HostPrograms, exit_of
-from headrace.agent.launchers.launched_ranks import END_REQUESTS, HostRanks
-from headrace.agent.launchers.mpi_variables import rank_variables
+from headrace.agent.host.programs import HostContext, HostPrograms, exit_of
+from headrace.agent.launchers.launched_ranks import END_REQUESTS, Caller, HostRanks
+from headrace.agent.launchers.mpi_command import rank_variables
 from headrace.agent.program_specs import TORCHRUN, ProgramSpec
 from headrace.processes.process_table import is_stopped
 

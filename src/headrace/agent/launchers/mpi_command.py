@@ -1,10 +1,12 @@
-"""The command line of mpirun: what SageMaker's launcher passes, in the words of the installed version. Pure.
+"""The command lines and variables of mpirun, of its daemons and of the ranks. Pure.
+
+mpirun gets what SageMaker's launcher passes, in the words of the installed version.
 
 Differences to SageMaker, and why:
 
 * ``--leave-session-attached``: daemons stay children of their agents, which watch them.
 * ``plm_rsh_agent``: instead of ssh.
-* no ``-x SM_*``: SageMaker gives every rank the first host's. Here each rank has its own host's (see `mpi_variables`).
+* no ``-x SM_*``: SageMaker gives every rank the first host's. Here each rank has its own host's.
 * no ``-x LD_PRELOAD`` of a library that makes gethostname() answer the host's name.
 * variables that are not set are not named, since mpirun warns of them.
 * no ``--tag-output`` and ``--display-map``: the output of ranks does not pass through mpirun, and each has its log.
@@ -13,16 +15,30 @@ Differences to SageMaker, and why:
 * a parameter that the user sets with ``-mca`` is not set a second time: mpirun would refuse it.
 
 Open MPI 5 has other names for the same: its launcher is PRRTE.
+
+mpirun takes the proxy for ssh and sends text for a shell; it is read without one (`parse_daemon`). Open MPI 4 sends the
+daemon and its arguments in double quotes. Open MPI 5 sends, before those, assignments to some variables, so that a
+daemon that is installed somewhere finds its libraries. Nothing else is understood, and only daemons of Open MPI are
+started, so that this is no way to run anything else.
+
+A rank has the variables of its own host, as a plain script there has, and over them those that mpirun gave it: its
+place in the world (OMPI_COMM_WORLD_RANK, ...), what its library needs, and what was forwarded with ``-x``. mpirun's
+part is what differs between the variables that mpirun, or its daemon, was started with and those that reach the rank.
+Variables that identify the host are never forwarded; on SageMaker every rank has the SM_CURRENT_HOST of the first host.
 """
 
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 
+from headrace.agent.host.host_python import path_here
+from headrace.agent.program_specs import MPI_DAEMONS
 from headrace.instance.launch_plan import DistributionPlan, LaunchPlan
 
 KNOWN = (4, 5)
@@ -204,3 +220,158 @@ def _flags_5(interface: str, daemon_agent: str) -> list[tuple[str, str, str]]:
     }
     words = [("--prtemca", name, value) for name, value in launcher.items()]
     return words + [("--mca", name, value) for name, value in library.items()]
+
+
+VARIABLES = ("PRTE_PREFIX", "PMIX_PREFIX", "OPAL_PREFIX", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PATH")
+_REFERENCE = re.compile(r"\$(\w+)")
+
+
+def parse_daemon(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Reads the command line.
+
+    Args:
+        words: the arguments that ssh would get after the host's name.
+
+    Returns:
+        The daemon with its arguments, and the variables that it gets besides. A value may hold references as ``$PATH``,
+        see `expand`.
+
+    Raises:
+        ValueError: it is not the command line of a daemon.
+    """
+    variables: dict[str, str] = {}
+    text = " ".join(words)
+    while True:
+        first, separator, rest = text.partition(";")
+        name, equals, value = first.strip().partition("=")
+        if separator and equals and name in VARIABLES:
+            variables[name] = value.strip().strip('"')
+        elif not (separator and first.strip().removeprefix("export ").strip() in VARIABLES):
+            break
+        text = rest
+    argv = shlex.split(text)
+    check_daemon(argv)
+    return argv, variables
+
+
+def check_daemon(argv: Sequence[str]) -> None:
+    """Raises ValueError if a command line is not that of a daemon."""
+    if not argv or PurePath(argv[0]).name not in MPI_DAEMONS:
+        shown = argv[0] if argv else "nothing"
+        raise ValueError(f"{shown!r} is no daemon of Open MPI; only {' and '.join(MPI_DAEMONS)} are started for it")
+
+
+def expand(variables: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+    """Returns variables with their references resolved, and those of no other name than in `VARIABLES`."""
+    return {
+        name: _REFERENCE.sub(lambda found: environment.get(found[1], ""), value).strip(":")
+        for name, value in variables.items()
+        if name in VARIABLES
+    }
+
+
+def daemon_name(argv: Sequence[str]) -> str:
+    """Name of the daemon, for its log: ``orted`` or ``prted``."""
+    return PurePath(argv[0]).name
+
+
+_OF_THE_HOST = ("SM_", "SAGEMAKER_", "HEADRACE_", "TRAINING_JOB_")
+_OF_THE_PROCESS = ("CURRENT_HOST", "PWD", "OLDPWD", "SHLVL", "_", "VIRTUAL_ENV", "PYTHONUSERBASE")
+
+# Open MPI looks at the machine through hwloc, whose part for displays (Debian: libhwloc-plugins) takes whatever listens
+# on ports 6000 to 6009 of the host for an X server and waits for its answer for ever. Data services use these ports.
+_NO_DISPLAYS = {"HWLOC_COMPONENTS": "-gl"}
+
+# Inside a job of Slurm, mpirun would start its daemons with srun and take the allocation for its hosts. Agents start
+# the daemons, and the job names the hosts. The second pair is for PRRTE, Open MPI 5's launcher.
+_NO_SLURM = {
+    "OMPI_MCA_plm": "rsh",
+    "OMPI_MCA_ras": "^slurm",
+    "PRTE_MCA_plm": "ssh",
+    "PRTE_MCA_ras": "^slurm",
+}
+
+
+def launcher_variables(host: Mapping[str, str], *, scratch: str, programs: str) -> dict[str, str]:
+    """Returns the variables of mpirun and of its daemons.
+
+    Args:
+        host: those that a program of the host has.
+        scratch: directory for the host's temporary files; empty if there is none that is removed with the host.
+        programs: directory that is searched first for mpirun and its daemons; empty for PATH alone.
+    """
+    variables = _NO_DISPLAYS | _NO_SLURM | dict(host)
+    if scratch:
+        variables["TMPDIR"] = scratch
+    if programs:
+        variables["PATH"] = os.pathsep.join(filter(None, [programs, host.get("PATH")]))
+    return variables
+
+
+def rank_of(seen: Mapping[str, str]) -> tuple[int, int]:
+    """Returns (global rank, rank on its host) of a process that mpirun started.
+
+    Raises:
+        ValueError: mpirun did not start it.
+    """
+    try:
+        return int(seen["OMPI_COMM_WORLD_RANK"]), int(seen["OMPI_COMM_WORLD_LOCAL_RANK"])
+    except KeyError as error:
+        raise ValueError(f"{error} is not set: this process was not started by mpirun") from None
+
+
+def rank_variables(host: Mapping[str, str], launcher: Mapping[str, str], seen: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables of a rank.
+
+    Args:
+        host: those that a program of the host has.
+        launcher: those that mpirun or its daemon got on this host.
+        seen: those that reached what it started.
+    """
+    variables = {name: value for name, value in seen.items() if launcher.get(name) != value and not _of_host(name)}
+    if "PATH" in variables and "VIRTUAL_ENV" in host:
+        variables["PATH"] = path_here(variables["PATH"], host["VIRTUAL_ENV"])
+    return {**host, **variables}
+
+
+def _of_host(name: str) -> bool:
+    return name in _OF_THE_PROCESS or name.startswith(_OF_THE_HOST)
+
+
+def machine_variables(scratch: str, crowded: bool) -> dict[str, str]:
+    """Returns the settings of a rank's MPI library that its machine asks for, unless they are set already.
+
+    Args:
+        scratch: directory for the host's temporary files; empty if the host has a machine of its own.
+        crowded: whether the machine has fewer CPUs than ranks.
+    """
+    variables = dict(_NO_DISPLAYS)
+    if scratch:
+        # Ranks that share memory make files whose names hold that of the machine, which hosts may have in common.
+        for name in ("OMPI_MCA_btl_vader_backing_directory", "OMPI_MCA_btl_sm_backing_directory"):
+            variables[name] = scratch
+    if crowded:  # a rank that waits would otherwise keep a CPU from the rank that it waits for
+        variables["OMPI_MCA_mpi_yield_when_idle"] = "1"
+    return variables
+
+
+def horovod_variables(seen: Mapping[str, str], host: str, place: int, hosts: int) -> dict[str, str]:
+    """Returns what Horovod's own launcher sets for a rank.
+
+    Args:
+        seen: the rank's variables from mpirun.
+        host: name of its host.
+        place: which of the world's hosts that is, from 0.
+        hosts: how many there are.
+    """
+    return {
+        "HOROVOD_CONTROLLER": "mpi",
+        "HOROVOD_CPU_OPERATIONS": "mpi",
+        "HOROVOD_HOSTNAME": host,
+        "HOROVOD_RANK": seen["OMPI_COMM_WORLD_RANK"],
+        "HOROVOD_SIZE": seen["OMPI_COMM_WORLD_SIZE"],
+        "HOROVOD_LOCAL_RANK": seen["OMPI_COMM_WORLD_LOCAL_RANK"],
+        "HOROVOD_LOCAL_SIZE": seen["OMPI_COMM_WORLD_LOCAL_SIZE"],
+        "HOROVOD_CROSS_RANK": str(place),
+        "HOROVOD_CROSS_SIZE": str(hosts),
+    }

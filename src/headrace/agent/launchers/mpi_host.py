@@ -34,13 +34,20 @@ from headrace.agent.control.control_messages import (
     Exited,
     Orders,
 )
-from headrace.agent.host.host_context import HostContext
-from headrace.agent.host.launcher_socket import Caller
 from headrace.agent.host.process import Running
-from headrace.agent.host.programs import HostPrograms
-from headrace.agent.launchers import mpi_variables as names
-from headrace.agent.launchers.launched_ranks import END_REQUESTS, HostRanks
-from headrace.agent.launchers.mpi_remote import check_daemon, daemon_name, expand, parse_daemon
+from headrace.agent.host.programs import HostContext, HostPrograms
+from headrace.agent.launchers.launched_ranks import END_REQUESTS, Caller, HostRanks
+from headrace.agent.launchers.mpi_command import (
+    check_daemon,
+    daemon_name,
+    expand,
+    horovod_variables,
+    launcher_variables,
+    machine_variables,
+    parse_daemon,
+    rank_of,
+    rank_variables,
+)
 from headrace.agent.program_specs import MPIRUN, ProgramSpec
 from headrace.child_python import module_command
 from headrace.instance.frameworks import world_size
@@ -110,16 +117,16 @@ class MpiHost:
                 raise ValueError("not a request")
 
     def _start_rank(self, caller: Caller, runner: list[str], seen: dict[str, str], cpus: Sequence[int]) -> None:
-        rank, _ = names.rank_of(seen)
+        rank, _ = rank_of(seen)
         stream = str(rank)
         self.ranks.check_free(stream)
-        env = names.rank_variables(self._programs.variables_of(ProgramSpec(stream)), self._launcher, seen)
+        env = rank_variables(self._programs.variables_of(ProgramSpec(stream)), self._launcher, seen)
         ranks = world_size(self._plan, self._me.name)
         crowded = bool(self._scratch) and ranks > (os.cpu_count() or 1)
-        env = names.machine_variables(self._scratch, crowded) | env
+        env = machine_variables(self._scratch, crowded) | env
         if self._world.horovod:
             hosts = self._plan.hosts_of(self._world)
-            env |= names.horovod_variables(seen, self._me.name, hosts.index(self._me.name), len(hosts))
+            env |= horovod_variables(seen, self._me.name, hosts.index(self._me.name), len(hosts))
         argv = self._programs.argv_of(ProgramSpec(stream))
         if runner and Path(argv[0]).name.startswith("python"):
             argv = [argv[0], "-m", *runner, *argv[1:]]
@@ -225,7 +232,7 @@ class MpiHost:
 
     def _launcher_variables(self) -> dict[str, str]:
         beside = Path(self._plan.python_of(self._me.group) or sys.executable).parent
-        variables = names.launcher_variables(
+        variables = launcher_variables(
             self._programs.variables_of(ProgramSpec(MPIRUN)),
             scratch=self._scratch,
             programs=str(beside) if (beside / "mpirun").exists() else "",

@@ -1,16 +1,19 @@
-"""The kernel's counters of one host: bytes of its network devices, bytes of its disks, memory of its control group."""
+"""The kernel's counters of one host (bytes of its network devices and disks, memory of its control group), and when it
+last worked: used CPU or a GPU, or sent data to a trainer."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import os
-from collections.abc import Collection, Iterable
+import time
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from headrace.instance.launch_plan import LaunchPlan, is_loopback
 from headrace.processes.oom import FD_VARIABLE
 from headrace.processes.process_table import TICKS, Process, read_proc
+from headrace.runs.metric_records import HostSecond
 
 _log = logging.getLogger(__name__)
 
@@ -126,3 +129,50 @@ def busy_seconds(cpus: Collection[int], table: str = "/proc/stat") -> float | No
     # user, nice, system, idle, iowait, irq, softirq, steal; guest time is in user time already
     ticks = [sum(map(int, (*row[1:4], *row[6:9]))) for row in rows if row[0][3:].isdigit() and int(row[0][3:]) in cpus]
     return sum(ticks) / TICKS if len(ticks) == len(cpus) else None
+
+
+BUSY_CORES = 0.1
+"""A host works whose processes, without its agent, use this many cores or more."""
+
+
+class Activity:
+    """What one host did last.
+
+    Args:
+        clock: seconds.
+        own: CPU seconds of this process, the agent.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, own: Callable[[], float] = time.process_time
+    ) -> None:
+        self._clock = clock
+        self._own = own
+        self._own_before = 0.0
+        self._worked = self._handed = clock()
+        self._before: HostSecond | None = None
+        self._sent: dict[str, int] = {}
+
+    def used(self, second: HostSecond) -> None:
+        """Takes in what the host used so far."""
+        before, self._before = self._before, second
+        own_before, self._own_before = self._own_before, self._own()
+        if before is None or second.t <= before.t:
+            return
+        cores = (second.cpu - before.cpu - (self._own_before - own_before)) / (second.t - before.t)
+        if cores >= BUSY_CORES or any(gpu.use for gpu in second.gpus):
+            self._worked = self._clock()
+
+    def sent(self, stream: str, total: int) -> None:
+        """Takes in how many bytes a server of the host has sent to trainers since its start."""
+        before, self._sent[stream] = self._sent.get(stream, 0), total
+        if total > before:
+            self._handed = self._clock()
+
+    def idle(self) -> float:
+        """Returns for how many seconds the host has not worked."""
+        return self._clock() - self._worked
+
+    def unsent(self) -> float:
+        """Returns for how many seconds no server of it has sent anything."""
+        return self._clock() - self._handed

@@ -19,8 +19,8 @@ import os
 import time
 from collections.abc import Sequence
 
-from headrace.agent.metrics.activity import Activity
 from headrace.agent.metrics.counters import (
+    Activity,
     DiskBytes,
     busy_seconds,
     disk_share,

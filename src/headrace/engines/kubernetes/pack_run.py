@@ -31,7 +31,7 @@ from headrace.runs import RunPaths, runs_dir
 MOST_BYTES = 1024 * 1024
 """Of all values of a Secret or ConfigMap together."""
 SHARED_FILES = ("job.yaml", "job.json", "request.json", "plan.json", "run.json", "code", "engine")
-"""Every pod gets them, with the orders of all hosts: it keeps its own (`hosting.helpers.own_orders`)."""
+"""Every pod gets them, with the orders of all hosts: it keeps its own (`keep_own_orders`)."""
 PLAN_IN_TREE = ("input/data/headrace/plan.json",)  # the same as the run's own: it is put there in the pod
 
 

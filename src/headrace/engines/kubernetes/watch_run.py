@@ -17,7 +17,7 @@ from pathlib import Path
 from headrace.child_python import module_command
 from headrace.engines.asking import AskEngine
 from headrace.engines.platform_news import alone
-from headrace.hosting.supervision.run_environment import supervisor_environment
+from headrace.hosting.supervision.instances import supervisor_environment
 from headrace.processes.spawn import UTF8
 from headrace.runs import EndOfRun, Run, RunPaths
 

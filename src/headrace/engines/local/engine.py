@@ -22,12 +22,11 @@ from headrace.engines.planning.plan_artefacts import check_checkpoint_folder, ch
 from headrace.engines.planning.plan_channels import check_channels, check_mounts, orders_of
 from headrace.engines.planning.prepare_run import prepare
 from headrace.errors import EngineUnreachable
-from headrace.hosting.isolation import uplink
+from headrace.hosting.isolation import network
 from headrace.hosting.isolation.network_layout import INTERFACE
 from headrace.hosting.isolation.probing import Findings, examine, forget, network_here
 from headrace.hosting.supervision.cleanup import is_of_run, sweep_leftovers
-from headrace.hosting.supervision.start import SUPERVISOR_SECONDS, start_supervisor
-from headrace.hosting.supervision.supervisor_process import SupervisorProcess, stop_run
+from headrace.hosting.supervision.start import SUPERVISOR_SECONDS, SupervisorProcess, start_supervisor, stop_run
 from headrace.instance.channels import mounts
 from headrace.instance.launch_plan import plan_text
 from headrace.instance.machine import installed_gpus, tool_output
@@ -228,7 +227,7 @@ def of_isolation(found: Findings) -> Iterator[Capability]:
     whole = f"every host is a machine of its own; made {made}"
     yield _works("isolation: namespace", found.namespace, whole, _CONTAINER)
     if not found.namespace:
-        lacking = [how for name, how in uplink.PROGRAMS.items() if uplink.program(name) is None]
+        lacking = [how for name, how in network.PROGRAMS.items() if network.program(name) is None]
         why_not = found.outward and f"hosts in a network of their own reach only each other: {found.outward}"
         yield _works(
             "isolation: way out", why_not, "isolated hosts reach other machines, through pasta and nft", *lacking

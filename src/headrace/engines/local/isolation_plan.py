@@ -13,11 +13,11 @@ from headrace.engines.local.checked_job import CheckedJob
 from headrace.engines.planning.engine_job import named_paths
 from headrace.engines.planning.plan_channels import stage_order
 from headrace.errors import EngineRefused
-from headrace.hosting.inputs.channel_area import LINKS, VIEWS, channel_area, code_work
 from headrace.hosting.isolation import network_layout, probing, syscalls
 from headrace.hosting.isolation.needed_paths import needed_paths
 from headrace.hosting.isolation.network_layout import View
 from headrace.hosting.isolation.probing import examine
+from headrace.hosting.supervision.cleanup import LINKS, VIEWS, channel_area, code_work
 from headrace.instance.channels import channel_links, download
 from headrace.instance.channels.stage_orders import FAST_FILE, ChannelOrder
 from headrace.instance.launch_plan import NAMESPACE, NO_ISOLATION, SHARED_NETWORK, Isolation, LaunchPlan

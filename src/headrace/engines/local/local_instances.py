@@ -20,11 +20,9 @@ from headrace.engines.local.cgroups import RECORD, REMOVE_SECONDS, RunGroups, fi
 from headrace.exit_status import exit_text
 from headrace.hosting.isolation.namespace_starter import NamespaceStarter, not_isolated
 from headrace.hosting.isolation.network_layout import CLOSED, FILE, LINKS, Layout
-from headrace.hosting.supervision.agent_starter import AgentStarter
-from headrace.hosting.supervision.attempt_end import AttemptEnd
 from headrace.hosting.supervision.cleanup import is_of_run
-from headrace.hosting.supervision.host_agents import HostAgents
-from headrace.hosting.supervision.instances import Outcome
+from headrace.hosting.supervision.host_agents import AttemptEnd, HostAgents
+from headrace.hosting.supervision.instances import AgentStarter, Outcome
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.lifeline import MACHINE_PYTHON, StopJob
 from headrace.processes.process_table import describe_exit, is_running, look, send

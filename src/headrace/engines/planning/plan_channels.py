@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.errors import EngineRefused, HeadraceError
-from headrace.hosting.inputs.channel_area import FOLDER
+from headrace.hosting.supervision.cleanup import FOLDER
 from headrace.instance import Channel
 from headrace.instance.channels import mounts, object_listing
 from headrace.instance.channels.download import named

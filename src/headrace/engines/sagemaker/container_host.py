@@ -35,11 +35,11 @@ import msgspec
 
 from headrace.engines.host_order import HostOrder, make_host_ready, read_host_order
 from headrace.errors import FAILURE_CHARACTERS, HeadraceError, UsageError
-from headrace.hosting.inputs.archive import unpack
-from headrace.hosting.machines.earlier_record import bring_record
-from headrace.hosting.supervision.attempts import LINKED_TREE
+from headrace.hosting.inputs.source_code import unpack
+from headrace.hosting.machines.host_record import bring_record
+from headrace.hosting.supervision.instances import StopOrders
 from headrace.hosting.supervision.one_host import supervise_host
-from headrace.hosting.supervision.stop_orders import StopOrders
+from headrace.hosting.supervision.supervisor import LINKED_TREE
 from headrace.instance.launch_plan import (
     CA_NAME,
     CERTIFICATE_NAME,

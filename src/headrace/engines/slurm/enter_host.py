@@ -44,9 +44,8 @@ from headrace.hosting.isolation.network_layout import (
 )
 from headrace.hosting.isolation.probing import likely_reason
 from headrace.hosting.isolation.syscalls import may_separate
-from headrace.hosting.supervision.agent_starter import AgentStarter, Started
-from headrace.hosting.supervision.run_environment import supervisor_environment
-from headrace.hosting.supervision.scratch_dir import remove_scratch, scratch_dir, sweep_scratch
+from headrace.hosting.supervision.cleanup import remove_scratch, scratch_dir, sweep_scratch
+from headrace.hosting.supervision.instances import AgentStarter, Started, supervisor_environment
 from headrace.instance.launch_plan import (
     BY_NODE,
     NO_ISOLATION,

@@ -51,10 +51,9 @@ from headrace.engines.slurm.slurm_instances import JOB_LOG, open_instances, step
 from headrace.engines.slurm.slurm_state import said_by_slurm, why_queued_again, why_terminated
 from headrace.engines.ticket import read_ticket, write_ticket
 from headrace.errors import HeadraceError
-from headrace.hosting.supervision.attempts import await_instances, clear
-from headrace.hosting.supervision.record_storing import store_rest
-from headrace.hosting.supervision.stop_orders import StopOrders, by_user
-from headrace.hosting.supervision.supervisor import Supervisor
+from headrace.hosting.supervision.helper_processes import store_rest
+from headrace.hosting.supervision.instances import StopOrders, by_user
+from headrace.hosting.supervision.supervisor import Supervisor, await_instances, clear
 from headrace.instance.launch_plan import LaunchPlan, Ports, plan_text, write_plan
 from headrace.instance.lifeline import ATTEMPT, StopJob
 from headrace.log_setup import VARIABLE, log_to_stderr

@@ -53,8 +53,8 @@ from headrace.engines.slurm.slurm_state import (
 from headrace.engines.ticket import by_this_process, read_ticket, write_ticket
 from headrace.errors import EngineRefused, HeadraceError
 from headrace.hosting.isolation.probing import why_no_shared_network
-from headrace.hosting.supervision.attempts import is_tried_again
-from headrace.hosting.supervision.run_environment import supervisor_environment
+from headrace.hosting.supervision.instances import supervisor_environment
+from headrace.hosting.supervision.supervisor import is_tried_again
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.job import Job
 from headrace.job.problems.finding import Finding, Path, show

@@ -35,9 +35,9 @@ from headrace.engines.slurm.slurm_state import (
 )
 from headrace.errors import HeadraceError
 from headrace.exit_status import exit_text
-from headrace.hosting.supervision.attempt_end import AttemptEnd
+from headrace.hosting.supervision.cleanup import remove_scratch
+from headrace.hosting.supervision.host_agents import AttemptEnd
 from headrace.hosting.supervision.instances import Outcome, cause_of
-from headrace.hosting.supervision.scratch_dir import remove_scratch
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.lifeline import ATTEMPT, AgentGone, StopJob
 from headrace.processes.process_table import describe_exit

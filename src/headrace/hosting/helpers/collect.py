@@ -1,6 +1,6 @@
 """Brings what the hosts made to its place, after the job: `python -m headrace.hosting.helpers.collect RUN_DIR`.
 
-Model and output of all hosts are merged (see `merge_hosts`) and become archives, or folders (see `artefacts`).
+Model and output of all hosts are merged and become archives, or folders (see `artefacts`).
 HEADRACE_JOB_STATUS holds how the job has ended so far. As on the service, the model is stored when the job is Completed
 or Stopped, the output in every case. A folder without anything in it gives no archive. What an earlier run of the same
 name has left at the place goes: a place holds one run's files.
@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import IO
 
 from headrace.errors import StorageError
-from headrace.hosting.helpers.artefacts import COLLECT, EARLIER, read_plan
+from headrace.hosting.helpers.artefacts import COLLECT, EARLIER, Merged, artefact_plan, merge, text
 from headrace.hosting.helpers.helper_main import JOB_STATUS, work
-from headrace.hosting.helpers.merge_hosts import Merged, merge, text
 from headrace.instance import storage
 from headrace.instance.files import hint
 from headrace.instance.kept_files import FILE, LINK, Entry
@@ -50,7 +49,7 @@ def collect(paths: RunPaths, status: Status, store: Store) -> list[ArtefactsStor
         StorageError, UsageError: something cannot be read or written. What cannot be followed is told when the rest is
             stored.
     """
-    plan = read_plan(paths, COLLECT)
+    plan = artefact_plan(paths, COLLECT)
     wanted: list[tuple[str, str, Callable[[TreePaths], Path]]] = []
     if status in {Status.COMPLETED, Status.STOPPED}:
         wanted.append(("model", "model", lambda tree: tree.model))

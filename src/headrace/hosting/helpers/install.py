@@ -17,8 +17,14 @@ import msgspec
 
 from headrace.errors import HeadraceError
 from headrace.hosting.helpers.helper_main import work
-from headrace.hosting.inputs.requirements import INSTALL, VirtualEnvironment, environments_dir
-from headrace.hosting.inputs.virtual_environments import InstallRequirementsError, make, sweep
+from headrace.hosting.inputs.requirements import (
+    INSTALL,
+    InstallRequirementsError,
+    VirtualEnvironment,
+    environments_dir,
+    make,
+    sweep,
+)
 from headrace.runs import EventWriter, RequirementsInstalled, RunPaths
 
 PIP_LOG = "pip.log"

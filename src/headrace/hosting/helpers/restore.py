@@ -15,10 +15,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from headrace.errors import ObjectMissing
-from headrace.hosting.helpers.artefacts import RESTORE, read_plan
+from headrace.hosting.helpers.artefacts import RESTORE, artefact_plan
 from headrace.hosting.helpers.helper_main import work
-from headrace.hosting.helpers.mirror import Folder, same_content
-from headrace.hosting.helpers.sync import read_known, write_known
+from headrace.hosting.helpers.sync import Folder, read_known, same_content, write_known
 from headrace.instance import storage
 from headrace.instance.kept_files import resolve
 from headrace.instance.storage import Object, Store
@@ -36,7 +35,7 @@ def restore(paths: RunPaths, store: Store) -> None:
     Raises:
         StorageError, UsageError: they cannot be read, or not written.
     """
-    plan = read_plan(paths, RESTORE)
+    plan = artefact_plan(paths, RESTORE)
     kept = [Folder(host.name, Path(host.base), Path(host.checkpoints), plan.checkpoints) for host in plan.hosts]
     found = find(store, plan.checkpoints)
     latest = {name: newest(storage.inside(folder.path, name) for folder in kept) for name in found}

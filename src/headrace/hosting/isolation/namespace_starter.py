@@ -18,8 +18,8 @@ from headrace.child_python import module_command
 from headrace.errors import HeadraceError
 from headrace.exit_status import exit_text, split_status
 from headrace.hosting.isolation.network_layout import HOSTS_SECONDS, Layout
-from headrace.hosting.supervision.agent_starter import AgentStarter, Start, Started
-from headrace.hosting.supervision.scratch_dir import scratch_dir
+from headrace.hosting.supervision.cleanup import scratch_dir
+from headrace.hosting.supervision.instances import AgentStarter, Start, Started
 from headrace.instance.lifeline import SCRATCH
 from headrace.processes.child_report import ChildReport, read_report
 

@@ -29,7 +29,7 @@ DNS_ADDRESS = "169.254.77.53"  # forwarded to the machine's first name server
 
 
 class View(NamedTuple):
-    """What a host sees of one channel, see `channel_views`.
+    """What a host sees of one channel, see `filesystem`.
 
     Attributes:
         channel: its name.

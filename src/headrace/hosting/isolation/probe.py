@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from headrace.hosting.isolation import channel_views, enter_namespaces, filesystem, network, syscalls
+from headrace.hosting.isolation import enter_namespaces, filesystem, network, syscalls
 from headrace.hosting.isolation.network_layout import FILE, MACHINE_ADDRESS, Layout
 
 SECONDS = 20.0
@@ -117,7 +117,7 @@ def _first_process(overlay: Path | None, user_namespace: bool, echo: socket.sock
         filesystem.mount_proc()
         if overlay is not None:
             try:
-                channel_views.try_overlay(overlay, user_namespace)
+                filesystem.try_overlay(overlay, user_namespace)
             except OSError as error:
                 print(f"overlay: {error}", flush=True)
         os._exit(0)

@@ -20,7 +20,7 @@ import msgspec
 from headrace._version import __version__
 from headrace.child_python import module_command
 from headrace.home import home_dir
-from headrace.hosting.isolation import filesystem, network_layout, syscalls, uplink
+from headrace.hosting.isolation import filesystem, network, network_layout, syscalls
 from headrace.private_folders import write_private
 from headrace.record_files import read_record
 from headrace.runs import runs_dir
@@ -90,7 +90,7 @@ def forget() -> None:
 
 def _surroundings(connected: bool) -> tuple[str, ...]:
     """Returns what the findings depend on, as far as it can be seen."""
-    programs = [program for name in uplink.PROGRAMS if (program := uplink.program(name))]
+    programs = [program for name in network.PROGRAMS if (program := network.program(name))]
     stamps = [f"{program} {Path(program).stat().st_mtime_ns}" for program in programs]
     limits = [f"{name} {_setting(name)}" for name in _LIMITS]
     spaces = [str(Path(f"/proc/self/ns/{name}").readlink()) for name in ("mnt", "user", "net", "pid")]
@@ -114,7 +114,7 @@ def _setting(path: str) -> str:
 
 def _examine(connected: bool) -> Findings:
     user_namespace = not syscalls.may_separate()
-    lacking = "; ".join(uplink.missing()) if connected else "this machine has no default route"
+    lacking = "; ".join(network.missing()) if connected else "this machine has no default route"
     outward, overlay = (lacking, "") if lacking else _try(user_namespace, outward=True)
     namespace = shared_network = ""
     if outward:

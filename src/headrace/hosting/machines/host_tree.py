@@ -14,8 +14,9 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from headrace.hosting.helpers.merge_hosts import Merged, merge
-from headrace.hosting.machines.machine_messages import TreePiece
+import msgspec
+
+from headrace.hosting.helpers.artefacts import Merged, merge
 from headrace.instance.kept_files import FOLDER, LINK, OTHER, resolve
 from headrace.instance.paths import TreePaths
 
@@ -24,10 +25,32 @@ COMING = "coming"  # folder beside model and output: files that are not whole ye
 _MADE = ("model", "output/data", "output/intermediate", "output/failure")
 
 
+class TreePiece(msgspec.Struct, frozen=True, array_like=True):
+    """A part of what a host made: one file, folder or link below its /opt/ml.
+
+    Attributes:
+        path: relative to there, as the file system has it.
+        kind: ``file``, ``folder``, ``link`` or ``other``.
+        mode: permission bits.
+        mtime: seconds since the epoch.
+        offset: where the data stand in a file.
+        data: of a file; the target of a link.
+        last: the file, or what else it is, is complete with this piece.
+    """
+
+    path: bytes
+    kind: str
+    mode: int = 0o644
+    mtime: float = 0.0
+    offset: int = 0
+    data: bytes = b""
+    last: bool = True
+
+
 def made_by(host: str, base: Path) -> Iterator[TreePiece]:
     """Yields what a host made, in pieces: folders before what is in them, links at the end.
 
-    A link that leads out of its folder is what it leads to, as in `merge_hosts`: that is only here.
+    A link that leads out of its folder is what it leads to, as in `merge`: that is only here.
 
     Raises:
         StorageError, OSError: a file cannot be read.

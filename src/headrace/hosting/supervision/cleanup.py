@@ -1,19 +1,143 @@
 """What a run leaves on this machine outside its record, and its removal: by its supervisor at the end, by the caller
 when the supervisor was killed, and by the next start of any run when there was no caller, or all were killed together.
 
+* The temporary files of its programs: one folder in the machine's own, short enough for sockets in it. Its name is no
+  secret and cannot be guessed before it is there; it is this user's alone, else it is none of ours (`private_folders`).
+  Whoever has made it holds a lock of it for as long as he lives. A program that was killed cannot remove its temporary
+  files: the agent of a host removes those of the host, who made the folder removes it.
+* The stage area, where its channels are downloaded, mounted and written to (`engines.planning.plan_channels` says what
+  lies in it).
+
 Control groups have a sweep of their own (`limits.cgroups`): they may lie where no run can be read.
 """
 
 from __future__ import annotations
 
-from headrace.hosting.inputs import virtual_environments
-from headrace.hosting.inputs.channel_area import channel_area, remove_channels
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+from pathlib import Path
+
+import msgspec
+
+from headrace.hosting.inputs import requirements
 from headrace.hosting.inputs.requirements import ENVIRONMENTS, environments_dir
-from headrace.hosting.supervision.scratch_dir import remove_scratch, sweep_scratch
+from headrace.instance.channels import channel_links, mounts
+from headrace.instance.channels.stage_orders import SERVE, STAGE, order_path, read_order
 from headrace.instance.lifeline import RUN_ID
 from headrace.own_runs import started_here
+from headrace.private_folders import new_folder, open_private, private_folders
 from headrace.processes.process_table import read_proc
 from headrace.runs import RunPaths, list_runs
+
+_NAME = re.compile(r"headrace-[0-9a-f]{8}-\w{8}")
+_held: dict[Path, int] = {}  # descriptors with the locks of this process
+
+
+def scratch_dir(key: str) -> Path:
+    """Returns a folder for temporary files, made if this process has none yet. Raises OSError.
+
+    Args:
+        key: the run's id; with that of a host where each has a folder of its own.
+    """
+    folder = next((folder for folder in _held if folder.name.startswith(_prefix(key)) and folder.is_dir()), None)
+    while folder is None:
+        folder = new_folder(_prefix(key))
+        descriptor = open_private(folder)
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        if os.fstat(descriptor).st_nlink:
+            _held[folder] = descriptor
+        else:  # somebody who swept has taken it away before it was held
+            os.close(descriptor)
+            folder = None
+    return folder
+
+
+def scratch_dirs(key: str) -> list[Path]:
+    """Returns the folders that are there."""
+    return [*private_folders(_prefix(key))]
+
+
+def remove_scratch(key: str) -> None:
+    """Removes the folders with all that is in them."""
+    for folder in scratch_dirs(key):
+        _remove(folder)
+
+
+def sweep_scratch() -> None:
+    """Removes the folders of this user that no process holds."""
+    for folder in private_folders("headrace-"):
+        if not _NAME.fullmatch(folder.name) or folder in _held:
+            continue
+        try:
+            descriptor = open_private(folder)
+        except FileNotFoundError:
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _remove(folder)
+        except BlockingIOError:
+            pass  # it is in use
+        finally:
+            os.close(descriptor)
+
+
+def _remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    descriptor = _held.pop(folder, None)
+    if descriptor is not None:
+        os.close(descriptor)
+
+
+def _prefix(key: str) -> str:
+    return f"headrace-{hashlib.sha256(key.encode()).hexdigest()[:8]}-"
+
+
+FOLDER = "channels"  # of the run
+VIEWS = "views"  # in the area: what isolated hosts have written to their channels, work folders of their code
+LINKS = "links"  # in the area: links of the user's folders, as views of them need them
+
+
+def channel_area(paths: RunPaths) -> Path:
+    """Returns the stage area of a run; it need not exist. A link in its place is not followed."""
+    return paths.root.resolve() / FOLDER
+
+
+def code_work(paths: RunPaths, host: str) -> Path:
+    """Returns the folder in which the kernel prepares what a host changes of the code that it shares with others."""
+    return channel_area(paths) / VIEWS / host / "code" / "work"
+
+
+def remove_channels(paths: RunPaths) -> None:
+    """Removes what a run's channels have left: mount, FIFOs, downloaded data. For a run that has ended."""
+    folder = channel_area(paths)
+    for point in mounts.mounted_below(folder):
+        mounts.unmount(point)
+    for name in (STAGE, SERVE):
+        if order_path(paths.root, name).exists():
+            try:
+                order = read_order(paths.root, name)
+            except (OSError, msgspec.DecodeError):  # the disk was full when it was written: nothing was served
+                continue
+            for channel in order.channels:
+                channel_links.unlink_pipes(order, channel)
+    remove_views(paths)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_views(paths: RunPaths) -> None:
+    """Removes what the hosts of a run have written to their channels, when none of them runs."""
+    if channel_area(paths).is_symlink():
+        return
+    folder = channel_area(paths) / VIEWS
+    for here, names, _ in os.walk(folder):
+        for name in names:  # an overlay's own folders are closed to everybody but root
+            path = Path(here, name)
+            if not path.is_symlink():
+                path.chmod(0o700)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def remove_leftovers(paths: RunPaths) -> None:
@@ -21,12 +145,12 @@ def remove_leftovers(paths: RunPaths) -> None:
     remove_scratch(paths.id)
     remove_channels(paths)
     for folder in (environments_dir(), paths.root / ENVIRONMENTS):
-        virtual_environments.sweep(folder)
+        requirements.sweep(folder)
 
 
 def sweep_leftovers() -> None:
     """Removes what runs of this user have left whose every process was killed."""
-    virtual_environments.sweep(environments_dir())
+    requirements.sweep(environments_dir())
     sweep_scratch()
     for run in list_runs():
         if channel_area(run.paths).is_dir() and started_here(run.paths.root) and not run.supervised:

@@ -20,17 +20,21 @@ import msgspec
 from headrace.errors import HeadraceError
 from headrace.hosting.machines.host_record import RecordSender
 from headrace.hosting.machines.host_tree import made_by
-from headrace.hosting.machines.machine_client import MachineClient
-from headrace.hosting.machines.machine_messages import DOUBT_SECONDS, SILENCE_SECONDS, AgentEnd, LeaderOrder, Phase
-from headrace.hosting.supervision.attempts import clear
-from headrace.hosting.supervision.cleanup import remove_leftovers
+from headrace.hosting.machines.machine_link import (
+    DOUBT_SECONDS,
+    SILENCE_SECONDS,
+    AgentEnd,
+    LeaderOrder,
+    MachineClient,
+    Phase,
+)
+from headrace.hosting.supervision.cleanup import remove_leftovers, remove_scratch
 from headrace.hosting.supervision.helper_processes import is_wanted
+from headrace.hosting.supervision.host_agents import PlainHost
 from headrace.hosting.supervision.host_duties import HostDuties
+from headrace.hosting.supervision.instances import StopOrders
 from headrace.hosting.supervision.leading_host import AT_ONCE_SECONDS, platform_ends
-from headrace.hosting.supervision.plain_host import PlainHost
-from headrace.hosting.supervision.scratch_dir import remove_scratch
-from headrace.hosting.supervision.stop_orders import StopOrders
-from headrace.hosting.supervision.supervisor import BEFORE
+from headrace.hosting.supervision.supervisor import BEFORE, clear
 from headrace.instance.launch_plan import LaunchPlan, read_certificates
 from headrace.instance.lifeline import ATTEMPT, COORDINATOR_LOST, OF_PLATFORM, StopJob
 from headrace.instance.paths import TreePaths

@@ -1,5 +1,8 @@
-"""The agents of the hosts of this machine in one attempt: the supervisor starts them and sees how they end. They are
-all agents of the job (the local engine), or some. Their orders come from the coordinator.
+"""The agents of the hosts of this machine in one attempt, and how it ends: one way for every engine.
+
+The supervisor starts the agents and sees how they end. They are all agents of the job (the local engine), or some; of a
+machine that is its own, such as a pod, there is one (`PlainHost`). Their orders come from the coordinator, which the
+supervisor of the leader's host runs (see `headrace.agent.coordinator.authority`).
 
 * When an agent dies, the coordinator is told. Where it is on another machine, `gone` says how they ended, and who asks
   passes it on.
@@ -8,7 +11,8 @@ all agents of the job (the local engine), or some. Their orders come from the co
 * Agents that do not end in time are killed. One that the coordinator has given up, because it was silent, has no longer
   than its programs have to save.
 
-The verdict is the coordinator's, or a failure. There is no other way to Completed.
+The verdict is the coordinator's; what it was asked for counts when it gives none; else the attempt has failed. There is
+no other way to Completed.
 """
 
 from __future__ import annotations
@@ -17,31 +21,182 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from headrace.agent.control.control_transport import ControlServer
+from headrace.agent.coordinator.authority import Authority
+from headrace.agent.coordinator.budget_limits import used_before
 from headrace.child_python import module_command
 from headrace.errors import HeadraceError
 from headrace.exit_status import exit_text
-from headrace.hosting.supervision.agent_starter import AgentStarter, HostGroups, Start, Started
-from headrace.hosting.supervision.attempt_end import NEVER, AttemptEnd
-from headrace.hosting.supervision.instances import FAILURE_GRACE, Outcome
-from headrace.hosting.supervision.scratch_dir import scratch_dir
-from headrace.instance.launch_plan import HostPlan, LaunchPlan
+from headrace.hosting.supervision.cleanup import remove_scratch, scratch_dir
+from headrace.hosting.supervision.instances import (
+    FAILURE_GRACE,
+    AgentStarter,
+    HostGroups,
+    NoGroups,
+    Outcome,
+    Start,
+    Started,
+    cause_of,
+)
+from headrace.instance.launch_plan import HostPlan, LaunchPlan, read_certificates
 from headrace.instance.lifeline import (
+    ATTEMPT,
     COORDINATOR_LOST,
     OPTION,
     SCRATCH,
     AgentGone,
+    StopJob,
 )
 from headrace.instance.paths import BASE_VARIABLE
 from headrace.processes.oom import FD_VARIABLE, OomCounter, RecentKills, whose_memory
 from headrace.processes.process_table import describe_exit
 from headrace.processes.spawn import UTF8, spawn
-from headrace.runs import Cause, CauseKind, EventWriter, RunPaths
-from headrace.runs.events import HostStarted
+from headrace.runs import Cause, CauseKind, EventWriter, RunPaths, Status
+from headrace.runs.events import HostStarted, JobFinished
+
+AFTER_GRACE = 12.0  # for all agents to go, beyond the grace of a stop
+UNDECIDED_SECONDS = 15.0  # for the verdict, when no agent is left that the supervisor has started
+NEVER = float("inf")
+
+
+class AttemptEnd:
+    """How an attempt ends, as the supervisor sees it. One object for all attempts of a run.
+
+    Args:
+        plan: the launch plan.
+        paths: the run's directory.
+        events: the event file of the supervisor.
+        server: that of the run, when it is open in all of its parts; else each attempt has its own.
+
+    Attributes:
+        asked: the first request to stop that the coordinator got in this attempt.
+        kill_at: when what is left of the attempt is killed, on time.monotonic.
+    """
+
+    def __init__(
+        self, plan: LaunchPlan, paths: RunPaths, events: EventWriter, server: ControlServer | None = None
+    ) -> None:
+        self._plan = plan
+        self._paths = paths
+        self._events = events
+        self._server = server
+        self._authority: Authority | None = None
+        self._none_left = NEVER
+        self.asked: StopJob | None = None
+        self.kill_at = NEVER
+
+    def begin(
+        self,
+        used: Mapping[str, str],
+        listener: socket.socket | None = None,
+        *,
+        leads: bool = True,
+        apart: bool = False,
+    ) -> None:
+        """An attempt begins, and with it its coordinator, unless it is on another machine.
+
+        Args:
+            used: what is used up already of time and money, and the attempt's number; see `lifeline`.
+            listener: a socket that listens for agents; by default one is opened at the coordinator's address.
+            leads: the coordinator is here.
+            apart: see `Authority`.
+
+        Raises:
+            HeadraceError: its port cannot be opened.
+        """
+        self.close()
+        self.asked, self.kill_at, self._none_left = None, NEVER, NEVER
+        if leads:
+            tls = read_certificates(self._paths.host(self._plan.leader))
+            number = int(used.get(ATTEMPT) or 1)
+            authority = Authority(
+                self._plan, self._events, tls, used_before(used), number, apart=apart, server=self._server
+            )
+            authority.start(listener)
+            self._authority = authority
+
+    def close(self) -> None:
+        """The attempt is over: its coordinator ends."""
+        authority, self._authority = self._authority, None
+        if authority is not None:
+            authority.close()
+
+    @property
+    def verdict(self) -> JobFinished | None:
+        """The coordinator's; None while it has given none."""
+        return None if self._authority is None else self._authority.verdict
+
+    @property
+    def wanted(self) -> dict[str, int] | None:
+        """Hosts that must have an instance now, see `Coordinator.wanted`; None where the coordinator is not."""
+        return None if self._authority is None else self._authority.wanted
+
+    @property
+    def registered(self) -> set[str]:
+        """Hosts from which the coordinator has heard in this attempt."""
+        return set() if self._authority is None else self._authority.registered
+
+    @property
+    def released(self) -> set[str]:
+        """Hosts that were released in this attempt."""
+        return set() if self._authority is None else self._authority.released
+
+    @property
+    def lost(self) -> set[str]:
+        """Hosts that the coordinator has given up in this attempt."""
+        return set() if self._authority is None else self._authority.lost
+
+    def decided(self, *, running: bool) -> bool:
+        """Tells whether the verdict is known, or will never be.
+
+        Args:
+            running: processes of the attempt have not ended.
+        """
+        if self._authority is None or self._authority.verdict is not None:
+            return True
+        if running:
+            self._none_left = NEVER
+        elif self._none_left == NEVER:
+            self._none_left = time.monotonic()
+        return not running and time.monotonic() > self._none_left + UNDECIDED_SECONDS
+
+    def end_within(self, seconds: float) -> None:
+        """Sets when the attempt must have ended at last; an earlier moment stays."""
+        self.kill_at = min(self.kill_at, time.monotonic() + seconds)
+
+    def ask(self, command: StopJob) -> bool:
+        """Asks the coordinator to stop the job. Returns whether it is the first time."""
+        self.end_within((self._plan.stop_grace if command.grace is None else command.grace) + AFTER_GRACE)
+        first = self.asked is None
+        self.asked = self.asked or command
+        if self._authority is not None:
+            self._authority.command(command)
+        return first
+
+    def gone(self, gone: AgentGone) -> None:
+        """Tells the coordinator that the agent of a host has ended."""
+        if self._authority is not None:
+            self._authority.command(gone)
+
+    def outcome(self, otherwise: Cause) -> Outcome:
+        """Returns how the attempt has ended: by the verdict, else as it was asked for, else failed.
+
+        Args:
+            otherwise: why it failed, when there is neither.
+        """
+        verdict = self.verdict
+        if verdict is not None:
+            return verdict.status, verdict.cause
+        if self.asked is not None:
+            return (Status.FAILED if self.asked.failed else Status.STOPPED), cause_of(self.asked)
+        return Status.FAILED, otherwise
+
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +223,7 @@ class _Begun:
 
 
 class HostAgents:
-    """See the module.
+    """The agents of one attempt.
 
     Args:
         paths: the run's directory.
@@ -236,3 +391,122 @@ def _how_it_ended(agent: _Agent, status: int) -> str:
         if killed and number == signal.SIGKILL:
             return str(Cause(CauseKind.OUT_OF_MEMORY, whose_memory(agent.host.memory)))
     return exit_text(exit_code, number)
+
+
+class PlainHost:
+    """The one host of a machine that is its own, without namespaces and control groups; see `Instances`.
+
+    Args:
+        plan: the launch plan.
+        paths: the run's directory.
+        events: the event file of this machine's supervisor.
+        host: name of the host.
+        server: see `AttemptEnd`.
+    """
+
+    def __init__(
+        self,
+        plan: LaunchPlan,
+        paths: RunPaths,
+        events: EventWriter,
+        host: str,
+        server: ControlServer | None = None,
+    ) -> None:
+        self._plan = plan
+        self._paths = paths
+        self._events = events
+        self._me = plan.host(host)
+        self._end = AttemptEnd(plan, paths, events, server)
+        self._agents: HostAgents | None = None
+
+    @property
+    def hosts(self) -> Collection[str]:
+        """See `Instances.hosts`."""
+        return [self._me.name]
+
+    @property
+    def pids(self) -> Collection[int]:
+        """See `Instances.pids`."""
+        return self._agents.pids if self._agents is not None else ()
+
+    @property
+    def others(self) -> Collection[int]:
+        """None."""
+        return ()
+
+    @property
+    def decided(self) -> bool:
+        """See `Instances.decided`."""
+        return self._end.decided(running=bool(self.pids))
+
+    @property
+    def wanted(self) -> dict[str, int]:
+        """Hosts of the run that must have an instance now, see `Coordinator.wanted`; none without a coordinator."""
+        return self._end.wanted or {}
+
+    @property
+    def gone(self) -> tuple[int, str]:
+        """How the agent ended in this attempt: exit code (negative: signal) and words."""
+        assert self._agents is not None
+        return self._agents.gone[self._me.name]
+
+    def prepare(self) -> None:
+        """Makes nothing: the machine is there."""
+
+    def start(self, used: Mapping[str, str]) -> None:
+        """See `Instances.start`."""
+        self._end.begin(used, leads=self._me.name == self._plan.leader)
+        self._agents = HostAgents(
+            self._paths, self._plan, [self._me], self._events, used, self._end, AgentStarter(), NoGroups()
+        )
+        self._agents.start()
+
+    def stop(self, command: StopJob) -> None:
+        """See `Instances.stop`."""
+        self._end.ask(command)
+
+    def explained(self, command: StopJob) -> StopJob:
+        """See `Instances.explained`: a signal is all that the machine's platform says."""
+        return command
+
+    def agent_gone(self, gone: AgentGone) -> None:
+        """Tells the coordinator, which is here, that the agent of a host of another machine has ended."""
+        self._end.gone(gone)
+
+    def leave(self) -> None:
+        """The platform ends this machine, or the attempt is over elsewhere: the agent ends its programs and leaves."""
+        if self._agents is not None:
+            self._agents.signal_agents(signal.SIGTERM)
+            self._end.end_within(self._plan.stop_grace + AFTER_GRACE)
+
+    def end_within(self, seconds: float) -> None:
+        """What is left of the attempt then is killed."""
+        self._end.end_within(seconds)
+
+    def ended(self, pid: int, status: int) -> Cause | None:
+        """See `Instances.ended`."""
+        if self._agents is not None and pid in self._agents.pids:
+            self._agents.ended(pid, status)
+        return None
+
+    def look_after(self) -> None:
+        """See `Instances.look_after`."""
+        if self._agents is not None:
+            self._agents.look_after()
+
+    def needs_others(self) -> bool:
+        """See `Instances.needs_others`: a machine that is lost is replaced by its platform, one by one."""
+        return False
+
+    def verdict(self) -> Outcome:
+        """See `Instances.verdict`."""
+        assert self._agents is not None
+        return self._agents.verdict()
+
+    def close(self) -> None:
+        """Ends the coordinator: the machine stays."""
+        self._end.close()
+
+    def remove(self) -> None:
+        """Removes the temporary files of the programs."""
+        remove_scratch(self._plan.run_id)

@@ -3,7 +3,7 @@ and what is left behind. `Supervisor` says which parts a run has.
 
 It only watches, and whatever happens it goes on step by step (`_step`):
 
-* a signal orders a stop, in every part (see `stop_orders`);
+* a signal orders a stop, in every part (see `StopOrders`);
 * the caller dies, whatever killed it (its end of the lifeline closes, or the parent changes): the job is stopped;
 * a process that works beside the agents, or that the hosts need, ends unasked: the job fails;
 * what an agent or another process leaves running is adopted (child subreaper) and ended.
@@ -20,10 +20,8 @@ import socket
 import time
 from collections.abc import Callable
 
-from headrace.hosting.supervision.helper_processes import WORK, HelperProcess, is_wanted
-from headrace.hosting.supervision.instances import FAILURE_GRACE, Instances, Outcome, cause_of
-from headrace.hosting.supervision.record_storing import RecordStoring
-from headrace.hosting.supervision.stop_orders import StopOrders
+from headrace.hosting.supervision.helper_processes import WORK, HelperProcess, RecordStoring, is_wanted
+from headrace.hosting.supervision.instances import FAILURE_GRACE, Instances, Outcome, StopOrders, cause_of
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.lifeline import StopJob
 from headrace.processes.process_table import Idling, descendants, kill_descendants, reap, send
@@ -31,7 +29,7 @@ from headrace.runs import Cause, CauseKind, RunPaths, Status
 
 _log = logging.getLogger(__name__)
 
-LINGER = 1.0  # for helpers of programs that end by themselves, see headrace.agent.host.terminate
+LINGER = 1.0  # for helpers of programs that end by themselves, see headrace.agent.host.process
 READY_SECONDS = 60.0  # for what works beside the agents to be ready
 HELPER_GRACE = 5.0  # between SIGTERM and SIGKILL for a process whose work is not wanted any more
 LAST_SYNC_SECONDS = 900.0  # for the last checkpoints to be brought to safety

@@ -16,11 +16,17 @@ instance side only.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Collection, Mapping
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, cast
 
+from headrace.control_group import open_kills
 from headrace.instance.launch_plan import LaunchPlan
-from headrace.instance.lifeline import StopJob
+from headrace.instance.lifeline import PACKAGE_ENTRY, RUN_ID, StopJob
 from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths, Status
 
 FAILURE_GRACE = 5.0  # seconds at most for programs to save, when their job has failed
@@ -114,3 +120,135 @@ def find_provider(module: str) -> Provider:
 def cause_of(command: StopJob) -> Cause:
     """Returns the cause of a run that ends because of this command."""
     return Cause(CauseKind(command.kind), command.reason, infrastructure=command.infrastructure)
+
+
+def supervisor_environment(run_id: str) -> dict[str, str]:
+    """Returns the variables of supervisor and agents: those of the caller, and how headrace is found from elsewhere.
+
+    That folder may have other packages too, so no program sees it: `headrace.instance.toolkit` leads programs to
+    headrace alone, where their Python does not have it.
+    """
+    package = str(Path(__file__).resolve().parents[3])
+    search = [str(Path(entry).absolute()) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    variables = {**os.environ, RUN_ID: run_id}
+    if package not in search:
+        search.insert(0, package)
+        variables[PACKAGE_ENTRY] = package
+    return {**variables, "PYTHONPATH": os.pathsep.join(search)}
+
+
+@dataclass
+class Started:
+    """An agent that runs, or has ended.
+
+    Attributes:
+        pid: its process.
+        returncode: None until it has been waited for; then as `subprocess.Popen` has it.
+    """
+
+    pid: int
+    returncode: int | None = None
+
+
+@dataclass
+class Start:
+    """What to start in place of an agent, so that it becomes the agent of a host.
+
+    Attributes:
+        host: name of the host.
+        argv: the command line.
+        variables: variables that the agent needs besides its own.
+        pass_fds: descriptors that it needs besides its own.
+        report: where it says how it went; -1 when it is the agent itself.
+    """
+
+    host: str
+    argv: tuple[str, ...]
+    variables: dict[str, str]
+    pass_fds: tuple[int, ...] = ()
+    report: int = -1
+
+
+class AgentStarter:
+    """Starts the agents of a machine: as plain processes here; an engine may have its own, which makes namespaces.
+
+    start = starter.prepare("algo-1", argv)       # what to start in place of argv
+    process = spawn(start.argv, ..., env={**env, **start.variables}, pass_fds=[*start.pass_fds])
+    ...                                           # the others, so that all are made side by side
+    agent = starter.agent(start, process)         # the agent itself
+    """
+
+    def prepare(self, host: str, argv: Sequence[str]) -> Start:
+        """Returns what to start. It must be started, with the caller as its parent, and given to `agent`.
+
+        Args:
+            host: name of the host.
+            argv: the agent.
+        """
+        return Start(host, tuple(argv), {})
+
+    def agent(self, start: Start, process: subprocess.Popen[bytes]) -> Started:
+        """Returns the agent.
+
+        Args:
+            start: what `prepare` returned.
+            process: what was started.
+
+        Raises:
+            HeadraceError: it could not be started.
+        """
+        process.returncode = 0  # the supervisor waits for it, by its pid
+        return Started(process.pid)
+
+
+class HostGroups(Protocol):
+    """Control groups for the processes of hosts."""
+
+    def add(self, host: str, *, memory: int, cpu_weight: float) -> tuple[Path, ...]:
+        """Makes those of a host. Returns the directories that its first process must enter.
+
+        Args:
+            host: name of the host.
+            memory: bytes that its processes may use together; 0 means no limit.
+            cpu_weight: CPU time relative to the run's other hosts, 1 is an equal part; 0 means no weight.
+
+        Raises:
+            OSError, KeyError: they cannot be made.
+        """
+
+    def open_events(self, host: str) -> int | None:
+        """Returns a descriptor of the file that counts what the kernel killed for memory; None when there is none."""
+
+
+class NoGroups:
+    """Hosts have the limits that their machine has, and when that is a container, its count of kills for memory."""
+
+    def add(self, host: str, *, memory: int, cpu_weight: float) -> tuple[Path, ...]:
+        """See `HostGroups.add`."""
+        return ()
+
+    def open_events(self, host: str) -> int | None:
+        """See `HostGroups.open_events`."""
+        return open_kills()
+
+
+StopOrders = Mapping[int, Callable[[bool], StopJob]]
+"""By signal: what it orders; it is told whether the job was asked to stop before."""
+
+
+def by_user(again: bool) -> StopJob:
+    """Returns a person's wish to stop the job; the second one is to stop it at once."""
+    return StopJob(CauseKind.STOPPED.value, "stopped by the user", failed=False, grace=0.0 if again else None)
+
+
+def taken_back(again: bool) -> StopJob:
+    """Returns what an interruption of spot instances is: the programs get their time to save, and the job goes on."""
+    words = "the instances were taken back, as spot instances are"
+    return StopJob(CauseKind.PREEMPTED.value, words, failed=True, grace=None, infrastructure=True)
+
+
+OF_A_PERSON: StopOrders = {signal.SIGTERM: by_user, signal.SIGINT: by_user}
+
+INTERRUPTION = signal.SIGUSR1
+OF_THIS_MACHINE: StopOrders = {**OF_A_PERSON, INTERRUPTION: taken_back}
+"""The same, and the signal by which this machine plays an interruption."""

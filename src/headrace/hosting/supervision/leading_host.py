@@ -28,17 +28,13 @@ import msgspec
 
 from headrace.agent.control.control_transport import ControlServer
 from headrace.hosting.helpers.store_record import NAME as STORE_RECORD
-from headrace.hosting.machines.earlier_record import Earlier
-from headrace.hosting.machines.machine_messages import LeaderOrder, Phase
-from headrace.hosting.machines.other_hosts import OtherHost, OtherHosts
-from headrace.hosting.supervision.attempts import is_tried_again
-from headrace.hosting.supervision.helper_processes import is_wanted
+from headrace.hosting.machines.host_record import Earlier
+from headrace.hosting.machines.machine_link import LeaderOrder, OtherHost, OtherHosts, Phase
+from headrace.hosting.supervision.helper_processes import is_wanted, store_rest
+from headrace.hosting.supervision.host_agents import PlainHost
 from headrace.hosting.supervision.host_duties import LAST_SYNC_SECONDS
-from headrace.hosting.supervision.instances import Outcome
-from headrace.hosting.supervision.plain_host import PlainHost
-from headrace.hosting.supervision.record_storing import store_rest
-from headrace.hosting.supervision.stop_orders import StopOrders
-from headrace.hosting.supervision.supervisor import COLLECT_SECONDS, Supervisor
+from headrace.hosting.supervision.instances import Outcome, StopOrders
+from headrace.hosting.supervision.supervisor import COLLECT_SECONDS, Supervisor, is_tried_again
 from headrace.instance.launch_plan import LaunchPlan, Retry, read_certificates
 from headrace.instance.lifeline import COORDINATOR_LOST, AgentGone, Command, StopJob
 from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths, Status

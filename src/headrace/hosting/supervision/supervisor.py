@@ -20,32 +20,199 @@ the coordinator's is.
 from __future__ import annotations
 
 import logging
+import math
 import os
+import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from headrace.errors import HeadraceError
+from headrace.errors import FAILURE_CHARACTERS, HeadraceError
 from headrace.hosting.helpers.artefacts import has_artefacts, holds_earlier
 from headrace.hosting.helpers.helper_main import JOB_STATUS
-from headrace.hosting.supervision.attempts import await_instances, clear, failure_reason, is_tried_again, restarting
-from headrace.hosting.supervision.cleanup import remove_leftovers
-from headrace.hosting.supervision.helper_processes import WORK, is_wanted
+from headrace.hosting.supervision.cleanup import remove_leftovers, remove_scratch, remove_views
+from headrace.hosting.supervision.helper_processes import BY_STOP, WORK, is_wanted, store_rest
 from headrace.hosting.supervision.host_duties import HostDuties
-from headrace.hosting.supervision.instances import Instances, Outcome, find_provider
-from headrace.hosting.supervision.record_storing import BY_STOP, store_rest
-from headrace.hosting.supervision.scratch_dir import remove_scratch
-from headrace.hosting.supervision.stop_orders import OF_THIS_MACHINE, StopOrders
-from headrace.hosting.supervision.used_budget import Spent
-from headrace.instance.launch_plan import LaunchPlan
-from headrace.instance.lifeline import ATTEMPT
+from headrace.hosting.supervision.instances import OF_THIS_MACHINE, Instances, Outcome, StopOrders, find_provider
+from headrace.instance import read_failure
+from headrace.instance.launch_plan import FEED_NAME, LaunchPlan, Retry, channel_dir
+from headrace.instance.lifeline import ATTEMPT, COST, SPENT
+from headrace.instance.paths import TreePaths
+from headrace.instance.tree import copy_code
 from headrace.log_setup import VARIABLE, log_to_stderr
 from headrace.processes.bootstrap import become_subreaper
 from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths, Status, adopt, read_plan
-from headrace.runs.events import AttemptStarted, InstancesStarted, SecondaryStatus, StatusChanged
+from headrace.runs.events import AttemptStarted, FailureWritten, InstancesStarted, SecondaryStatus, StatusChanged
 from headrace.runs.run_paths import ENGINE
 from headrace.runs.state import run_finished, running_seconds
+
+LINKED_TREE = "linked-tree"  # in the folder `engine`: the host's tree is one of links to that of a container
+
+
+def is_tried_again(retry: Retry, attempt: int, status: Status, cause: Cause | None) -> bool:
+    """Tells whether a job gets another attempt. Only a failed one does, not one that was stopped.
+
+    Args:
+        retry: what the job wants.
+        attempt: number of the attempt that has ended, from 1.
+        status, cause: how it ended.
+    """
+    if status is not Status.FAILED or attempt > retry.attempts:
+        return False
+    return retry.any or (cause is not None and cause.infrastructure)
+
+
+def restarting(retry: Retry, number: int, after: str) -> str:
+    """Returns in words that this attempt comes, after what has failed the one before it."""
+    of = f" of {retry.attempts + 1}" if number <= retry.attempts + 1 else ""  # the platform has a number of its own
+    return f"Attempt {number}{of}, after: {after}"
+
+
+def await_instances(events: EventWriter, retry: Retry, number: int, cause: Cause | None, at: float) -> None:
+    """Writes that an attempt is to come once the platform has given the run other instances.
+
+    Args:
+        events: the engine's event file.
+        retry: what the job wants.
+        number: of the attempt.
+        cause: why the one before it ended.
+        at: when it ended, seconds since the epoch: the clocks of its instances stop then.
+    """
+    message = restarting(retry, number, f"{cause}")
+    for status in (SecondaryStatus.RESTARTING, SecondaryStatus.PENDING):
+        events.write(StatusChanged(t=at, status=status, message=message))
+
+
+def clear(hosts: Iterable[str], plan: LaunchPlan, paths: RunPaths) -> None:
+    """Removes what a failed attempt has made, except its checkpoints, logs, events and metrics; code is copied anew.
+
+    Args:
+        hosts: names of the hosts whose trees are on this machine.
+        plan: the launch plan.
+        paths: the run's directory, where the trees are.
+
+    Raises:
+        HeadraceError: the code cannot be copied.
+        OSError: something cannot be removed.
+    """
+    remove_views(paths)
+    linked = (paths.engine / LINKED_TREE).exists()
+    for host in hosts:
+        tree = TreePaths(paths.host(host))
+        for folder in (tree.model, tree.output_data, tree.output_intermediate):
+            _empty(folder.readlink() if linked and folder.is_symlink() else folder)
+        _remove(tree.code)  # a new container would have it as it was sent
+        try:
+            if not plan.isolation.shared_code:
+                copy_code(paths.code, tree.code)
+        except OSError as error:
+            raise HeadraceError(f"{host}: the code could not be copied for another attempt: {error}") from error
+        _remove(tree.failure)
+        (channel_dir(tree.base) / FEED_NAME).unlink(missing_ok=True)
+
+
+def _empty(folder: Path) -> None:
+    if folder.is_symlink() or not folder.is_dir():  # a program has put a link to other files into its place
+        folder.unlink(missing_ok=True)
+        folder.mkdir(parents=True)
+        return
+    for entry in folder.iterdir():
+        _remove(entry)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def failure_reason(plan: LaunchPlan, paths: RunPaths, cause: Cause | None) -> str:
+    """Returns why a job failed, at most 1024 characters.
+
+    What the user's program wrote to output/failure comes first: that of the host of the first cause, else that of
+    another host. Without one it is the cause.
+    """
+    own = _written_by_headrace(paths)
+    hosts = sorted(plan.hosts, key=lambda host: cause is None or host.name != cause.host)
+    for host in hosts:
+        text = read_failure(paths.host(host.name))
+        if text.strip() and text != own.get(host.name):
+            return text
+    return str(cause or "")[:FAILURE_CHARACTERS]
+
+
+def _written_by_headrace(paths: RunPaths) -> dict[str, str]:
+    """Returns what headrace wrote to output/failure in the last attempt, by host."""
+    written: dict[str, str] = {}
+    for event in Run(paths).events():
+        if isinstance(event, AttemptStarted):
+            written.clear()
+        elif isinstance(event, FailureWritten):
+            written[event.host] = event.text
+    return written
+
+
+class Spent:
+    """What a run has used of its time and its budget, over all attempts, and before the programs.
+
+    While the programs run, their coordinator watches both (see `headrace.agent.coordinator.budget_limits`); this tells
+    it what was used before. Its clock starts with it.
+
+    Args:
+        plan: the launch plan.
+        paths: the run's directory, whose events say when instances started and were released.
+        before: seconds of max_run that were used up before.
+    """
+
+    def __init__(self, plan: LaunchPlan, paths: RunPaths, before: float = 0.0) -> None:
+        self._plan = plan
+        self._run = Run(paths)
+        self._began = time.monotonic() - before
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of max_run."""
+        return time.monotonic() - self._began
+
+    def variables(self) -> dict[str, str]:
+        """Returns the variables for the agents of an attempt."""
+        now = time.time()
+        return {SPENT: f"{self.seconds:.3f}", COST: f"{self._money(now)[0]!r} {now!r}"}
+
+    def deadline(self) -> float:
+        """Returns when time or budget is used up if all hosts go on that run now; on time.monotonic, maybe infinite."""
+        plan = self._plan
+        limit = self._began + plan.max_run if plan.max_run else math.inf
+        cost, per_second = self._money(time.time())
+        if plan.budget is None or not per_second:
+            return limit
+        return min(limit, time.monotonic() + (plan.budget.max_cost - cost) / per_second)
+
+    def cause(self, work: str) -> Cause | None:
+        """Returns why the run must end: time or budget is used up; None while some is left.
+
+        Args:
+            work: what took so long, in words.
+        """
+        plan = self._plan
+        cost, _ = self._money(time.time())
+        if plan.max_run and self.seconds >= plan.max_run:
+            return Cause(CauseKind.MAX_RUN, f"{work} took longer than max_run, {plan.max_run:g} s")
+        if plan.budget is not None and cost >= plan.budget.max_cost:
+            return Cause(CauseKind.BUDGET, f"{work}: {plan.budget.words(cost)}")
+        return None
+
+    def _money(self, now: float) -> tuple[float, float]:
+        """Returns what was spent, and what a second costs now."""
+        budget = self._plan.budget
+        if budget is None:
+            return 0.0, 0.0
+        hosts = self._run.state().hosts
+        spent = budget.before + math.fsum(budget.per_second[host.group] * host.seconds(now) for host in hosts)
+        return spent, math.fsum(budget.per_second[host.group] for host in hosts if host.ended is None)
+
 
 _log = logging.getLogger("headrace.hosting.supervision.supervisor")  # this module runs as __main__
 
