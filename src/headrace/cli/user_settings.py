@@ -44,7 +44,7 @@ class Retention(Part):
     """
 
     older: Annotated[str, BeforeValidator(_age)] | None = None
-    keep: Annotated[int, BeforeValidator(whole(0))] | None = None
+    keep: Annotated[int, whole(0)] | None = None
 
     @model_validator(mode="after")
     def _says_something(self) -> Retention:

@@ -98,10 +98,10 @@ class BatchOptions(Part):
     job_role: RoleArn | None = None
     execution_role: RoleArn | None = None
     platform: Platform = "fargate"
-    vcpus: Annotated[int, BeforeValidator(whole(1, 16))] = 1
-    memory: Annotated[int, BeforeValidator(whole(512, 122_880))] = 2048
+    vcpus: Annotated[int, whole(1, 16)] = 1
+    memory: Annotated[int, whole(512, 122_880)] = 2048
     public_ip: bool = True
-    attempts: Annotated[int, BeforeValidator(whole(1, 10))] = 3
+    attempts: Annotated[int, whole(1, 10)] = 3
     timeout: Seconds | None = None
     environment: Annotated[dict[str, Name], AsMapping] = Field(default_factory=dict)
 
@@ -200,7 +200,7 @@ class Reservation(Part):
     """
 
     instance_type: InstanceType
-    count: Annotated[int, BeforeValidator(whole(1))]
+    count: Annotated[int, whole(1)]
     arn: str | None = None
 
 
@@ -258,13 +258,11 @@ class PlacementRules(Part):
     run_seconds: Seconds | None = None
     deadline: Seconds | None = None
     spot: Spot | None = None
-    quotas: Annotated[dict[Region, dict[InstanceType, Annotated[int, BeforeValidator(whole(0))]]], AsMapping] = Field(
+    quotas: Annotated[dict[Region, dict[InstanceType, Annotated[int, whole(0)]]], AsMapping] = Field(
         default_factory=dict
     )
-    scores: Annotated[dict[Region, Annotated[int, BeforeValidator(whole(1, 10))]], AsMapping] = Field(
-        default_factory=dict
-    )
-    least_score: Annotated[int, BeforeValidator(whole(1, 10))] = 1
+    scores: Annotated[dict[Region, Annotated[int, whole(1, 10)]], AsMapping] = Field(default_factory=dict)
+    least_score: Annotated[int, whole(1, 10)] = 1
     reservations: Annotated[
         dict[Region, Annotated[tuple[Reservation, ...], AsList, BeforeValidator(_reserved)]], AsMapping
     ] = Field(default_factory=dict)
@@ -316,8 +314,8 @@ def _longest(data: Mapping[str, DataSet], place: str) -> DataSet | None:
 
 LONGEST_DELAY = 600.0
 """Seconds: pauses between attempts double up to here."""
-Count = Annotated[int, BeforeValidator(whole(1))]
-Again = Annotated[int, BeforeValidator(whole(0, 100))]
+Count = Annotated[int, whole(1)]
+Again = Annotated[int, whole(0, 100)]
 
 
 class RetryCause(str, Enum):
@@ -382,7 +380,7 @@ class EarlyStop(Part):
     """
 
     after: Count
-    factor: Annotated[int, BeforeValidator(whole(2))] = 3
+    factor: Annotated[int, whole(2)] = 3
     up_to: Count | None = None
 
     @model_validator(mode="after")
@@ -418,8 +416,8 @@ class Draw(Part):
         seed: the same seed draws the same.
     """
 
-    count: Annotated[int, BeforeValidator(whole(1))]
-    seed: Annotated[int, BeforeValidator(whole(0))] = 0
+    count: Annotated[int, whole(1)]
+    seed: Annotated[int, whole(0)] = 0
 
 
 class LineSource(Part):

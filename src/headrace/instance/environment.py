@@ -392,35 +392,20 @@ def _read(path: Path) -> dict[str, object]:
     return content
 
 
-# Properties of `Environment` that are variables under their own name.
-_SAME_NAME = (
-    "current_host",
-    "current_instance_group",
-    "current_instance_group_hosts",
-    "current_instance_type",
-    "distribution_instance_groups",
-    "framework_module",
-    "hosts",
-    "input_config_dir",
-    "input_data_config",
-    "input_dir",
-    "instance_groups",
-    "instance_groups_dict",
-    "is_hetero",
-    "log_level",
-    "model_dir",
-    "module_dir",
-    "module_name",
-    "network_interface_name",
-    "num_cpus",
-    "num_gpus",
-    "num_neurons",
-    "output_data_dir",
-    "output_dir",
-    "output_intermediate_dir",
-    "resource_config",
-    "user_entry_point",
-)
+# Properties of `Environment` that are no variables, or have another name as such.
+_OTHER_NAME = {
+    "additional_framework_parameters",
+    "channel_input_dirs",
+    "distribution_hosts",
+    "hyperparameters",
+    "is_master",
+    "is_modelparallel_enabled",
+    "is_smddpmprun_installed",
+    "is_smddprun_installed",
+    "job_name",
+    "master_hostname",
+    "topology",
+}
 
 
 def format_value(value: object) -> str:
@@ -449,7 +434,7 @@ def toolkit_variables(env: Environment, **instead: object) -> dict[str, str]:
         **instead: properties that have another value than in `env`.
     """
     values = {**env, **instead}
-    named: dict[str, object] = {name: values[name] for name in _SAME_NAME}
+    named: dict[str, object] = {name: value for name, value in values.items() if name not in _OTHER_NAME}
     named |= {
         "hps": values["hyperparameters"],
         "framework_params": values["additional_framework_parameters"],

@@ -43,7 +43,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from headrace.instance.launch_plan import MULTI_WORKER_MIRRORED, DistributionPlan, GroupPlan, LaunchPlan, is_loopback
+from headrace.instance.launch_plan import MULTI_WORKER_MIRRORED, GroupPlan, LaunchPlan, is_loopback
 
 _ROLE = "default"  # torchrun's --role; all ranks have one role, so role ranks are global ranks
 
@@ -133,7 +133,9 @@ def torchrun_command(plan: LaunchPlan, host: str, program: Sequence[str], python
     Raises:
         ValueError: the host is in no elastic world.
     """
-    world, min_hosts, max_restarts = _elastic_world(plan, host)
+    world = plan.distribution_of(plan.host(host).group)
+    if world is None or world.elastic is None:
+        raise ValueError(f"{host} is in no elastic world")
     hosts = plan.hosts_of(world)
     seconds = math.ceil(plan.start_timeout)
     settings = {
@@ -145,9 +147,9 @@ def torchrun_command(plan: LaunchPlan, host: str, program: Sequence[str], python
     }
     return [
         *(python, "-m", "torch.distributed.run"),
-        f"--nnodes={min_hosts}:{len(hosts)}",
+        f"--nnodes={world.elastic.min_hosts}:{len(hosts)}",
         f"--nproc-per-node={plan.group(plan.host(host).group).processes_per_host}",
-        f"--max-restarts={max_restarts}",
+        f"--max-restarts={world.elastic.max_restarts}",
         "--rdzv-backend=c10d",
         f"--rdzv-endpoint={plan.host(hosts[0]).address}:{plan.master_port_of(world)}",
         f"--rdzv-id={plan.run_id}",
@@ -175,13 +177,6 @@ def torchrun_variables(plan: LaunchPlan, host: str, *, cores: int) -> dict[str, 
     }
 
 
-def _elastic_world(plan: LaunchPlan, host: str) -> tuple[DistributionPlan, int, int]:
-    world = plan.distribution_of(plan.host(host).group)
-    if world is None or world.elastic is None:
-        raise ValueError(f"{host} is in no elastic world")
-    return world, world.elastic.min_hosts, world.elastic.max_restarts
-
-
 def worker_ports(plan: LaunchPlan) -> dict[str, int]:
     """Returns the port of every host that is a worker of some MultiWorkerMirroredStrategy."""
     hosts = [
@@ -204,25 +199,17 @@ def tf_config(plan: LaunchPlan, current_host: str) -> str:
     Raises:
         ValueError: the host is no worker.
     """
-    world = _world(plan, current_host)
+    world = plan.distribution_of(plan.host(current_host).group)
+    if world is None or world.kind != MULTI_WORKER_MIRRORED:
+        raise ValueError(f"{current_host} is no worker of {MULTI_WORKER_MIRRORED}")
     hosts, ports = plan.hosts_of(world), worker_ports(plan)
+    names = {host: host if plan.isolation.own_files else plan.host(host).address for host in hosts}
     config = {
-        "cluster": {"worker": [f"{_name(plan, host)}:{ports[host]}" for host in hosts]},
+        "cluster": {"worker": [f"{name}:{ports[host]}" for host, name in names.items()]},
         "environment": "cloud",
         "task": {"index": hosts.index(current_host), "type": "worker"},
     }
     return json.dumps(config)
-
-
-def _world(plan: LaunchPlan, host: str) -> DistributionPlan:
-    world = plan.distribution_of(plan.host(host).group)
-    if world is None or world.kind != MULTI_WORKER_MIRRORED:
-        raise ValueError(f"{host} is no worker of {MULTI_WORKER_MIRRORED}")
-    return world
-
-
-def _name(plan: LaunchPlan, host: str) -> str:
-    return host if plan.isolation.own_files else plan.host(host).address
 
 
 DISPATCHER = "tf-dispatcher"

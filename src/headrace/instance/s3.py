@@ -155,8 +155,8 @@ class S3:
         Folder markers (keys that end with a slash) are left out, and keys up to `after`.
         """
         with self.told(f"s3://{bucket}/{prefix}"):
-            pages = self.client.get_paginator("list_objects_v2")
-            for page in pages.paginate(Bucket=bucket, Prefix=prefix, **({"StartAfter": after} if after else {})):
+            more = {"StartAfter": after} if after else {}
+            for page in self.client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix, **more):
                 for entry in page.get("Contents", ()):
                     if not entry["Key"].endswith("/"):
                         yield entry["Key"], entry["Size"], entry["ETag"]
@@ -164,8 +164,8 @@ class S3:
     def folders(self, bucket: str, prefix: str) -> Iterator[str]:
         """Yields the beginnings of keys from the prefix up to the next slash, that slash included, each once."""
         with self.told(f"s3://{bucket}/{prefix}"):
-            pages = self.client.get_paginator("list_objects_v2")
-            for page in pages.paginate(Bucket=bucket, Prefix=prefix, Delimiter="/"):
+            pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix, Delimiter="/")
+            for page in pages:
                 for entry in page.get("CommonPrefixes", ()):
                     yield entry["Prefix"]
 

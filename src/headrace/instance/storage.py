@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from types import TracebackType
-from typing import IO
+from typing import IO, TypeVar
 
 from headrace.errors import ObjectChanged, ObjectMissing, StorageError, UsageError
 from headrace.instance.files import (
@@ -33,6 +33,8 @@ from headrace.instance.files import (
     unnamed,
 )
 from headrace.instance.s3 import AS_ENVIRONMENT, S3, S3Access
+
+T = TypeVar("T")
 
 S3_SCHEME = "s3://"
 FILE_SCHEME = "file://"
@@ -51,17 +53,11 @@ def split(uri: str) -> tuple[str, str]:
     bucket, _, key = uri.removeprefix(S3_SCHEME).partition("/")
     if not is_s3(uri) or not bucket:
         raise UsageError(f"{uri!r} names no bucket", "write s3://bucket/prefix")
-    if not _is_utf8(key):
-        raise UsageError(f"{uri!r}: keys of S3 are UTF-8", "rename the file")
-    return bucket, key
-
-
-def _is_utf8(name: str) -> bool:
     try:
-        name.encode()
+        key.encode()
     except UnicodeEncodeError:
-        return False
-    return True
+        raise UsageError(f"{uri!r}: keys of S3 are UTF-8", "rename the file") from None
+    return bucket, key
 
 
 def local_path(uri: str, base: str | os.PathLike[str] = ".") -> Path:
@@ -276,7 +272,7 @@ class Store:
         Raises:
             as `download`; the first error ends the others.
         """
-        self._all([(source, source, path) for source, path in pairs], self.download, done)
+        self._all(pairs, self.download, done)
 
     def read(self, uri: str) -> bytes:
         """Returns the whole of a small object. Raises ObjectMissing, StorageError or UsageError."""
@@ -350,13 +346,9 @@ class Store:
                 yield file
             self._s3.upload(descriptor, os.fstat(descriptor).st_size, bucket, key, lambda: None)
 
-    def upload_all(
-        self,
-        pairs: Iterable[tuple[str | os.PathLike[str], str]],
-        done: Callable[[str], object] = lambda _: None,
-    ) -> None:
-        """Uploads many files, several at once; as `download_all`. `done` is told each place."""
-        self._all([(uri, path, uri) for path, uri in pairs], self.upload, done)
+    def upload_all(self, pairs: Iterable[tuple[str | os.PathLike[str], str]]) -> None:
+        """Uploads many files, several at once; as `download_all`."""
+        self._all(pairs, self.upload, lambda _: None)
 
     def write(self, data: bytes, uri: str) -> None:
         """Writes bytes to a place. Raises StorageError or UsageError."""
@@ -421,23 +413,21 @@ class Store:
                 self._client = S3(self._timeout, self._attempts, max(self._threads, 10), self._access)
             return self._client
 
-    def _all(
-        self, jobs: Sequence[tuple[object, object, object]], move: Callable[..., None], done: Callable[..., object]
-    ) -> None:
-        left = iter(jobs)
-        running: dict[Future[None], object] = {}
+    def _all(self, pairs: Iterable[tuple[T, object]], move: Callable[..., None], done: Callable[[T], object]) -> None:
+        left = iter(pairs)
+        running: dict[Future[None], T] = {}
         with ThreadPoolExecutor(self._threads, "headrace-storage") as pool:
             try:
                 while True:
-                    for name, source, target in itertools.islice(left, 2 * self._threads - len(running)):
-                        running[pool.submit(move, source, target)] = name
+                    for source, target in itertools.islice(left, 2 * self._threads - len(running)):
+                        running[pool.submit(move, source, target)] = source
                     if not running:
                         return
                     ended, _ = wait(running, return_when=FIRST_COMPLETED)
                     for future in ended:
-                        name = running.pop(future)
+                        source = running.pop(future)
                         future.result()
-                        done(name)
+                        done(source)
             except BaseException:
                 self._cancelled.set()
                 pool.shutdown(wait=True, cancel_futures=True)

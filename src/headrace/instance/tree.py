@@ -50,11 +50,11 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from headrace.errors import UsageError
 from headrace.instance import entry_command, launch_plan
 from headrace.instance.channels.channel_links import link
+from headrace.instance.launch_plan import GroupPlan
 from headrace.instance.paths import TreePaths
 from headrace.name_order import by_number
 from headrace.private_folders import write_atomically
@@ -135,11 +135,6 @@ def job_parameters(job_name: str, entry_point: str, region: str = "") -> dict[st
     return parameters | ({REGION: region} if region else {})
 
 
-def default_parameters() -> dict[str, object]:
-    """Returns those that the user may set himself."""
-    return {LOG_LEVEL: _INFO}
-
-
 def distribution_parameters(
     worlds: Sequence[launch_plan.DistributionPlan], group: str, processes: Mapping[str, int]
 ) -> dict[str, object]:
@@ -167,26 +162,6 @@ def distribution_parameters(
 
 
 _CHANNEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
-
-
-class Group(Protocol):
-    """An instance group with its hosts, e.g. `headrace.instance.launch_plan.GroupPlan`."""
-
-    @property
-    def name(self) -> str:
-        """Name of the group."""
-
-    @property
-    def instance_type(self) -> str:
-        """Instance type of its hosts."""
-
-    @property
-    def hosts(self) -> Sequence[str]:
-        """Names of its hosts."""
-
-    @property
-    def processes_per_host(self) -> int:
-        """Ranks on each of its hosts; 0 means one plain script."""
 
 
 @dataclass(frozen=True)
@@ -228,7 +203,7 @@ def build_tree(
     base: str | os.PathLike[str],
     *,
     current_host: str,
-    groups: Sequence[Group],
+    groups: Sequence[GroupPlan],
     code: str | os.PathLike[str] | None,
     job_name: str,
     entry_point: str,
@@ -273,8 +248,7 @@ def build_tree(
     if not verbatim:
         processes = {group.name: group.processes_per_host for group in groups}
         added = entry_command.encode(
-            default_parameters()
-            | dict(hyperparameters or {})
+            {LOG_LEVEL: _INFO, **(hyperparameters or {})}
             | job_parameters(job_name, entry_point, region)
             | distribution_parameters(distributions, own, processes)
         )
@@ -310,7 +284,7 @@ def build_tree(
     return paths
 
 
-def resource_config(current_host: str, groups: Sequence[Group], network_interface_name: str) -> dict[str, object]:
+def resource_config(current_host: str, groups: Sequence[GroupPlan], network_interface_name: str) -> dict[str, object]:
     """Returns the content of resourceconfig.json.
 
     Hosts are in the order of their numbers (algo-2 before algo-10), so that a host's place is what its name says.
@@ -332,7 +306,7 @@ def resource_config(current_host: str, groups: Sequence[Group], network_interfac
     }
 
 
-def _group_of(host: str, groups: Sequence[Group]) -> Group:
+def _group_of(host: str, groups: Sequence[GroupPlan]) -> GroupPlan:
     """The group of a host. Raises ValueError if it is in none."""
     for group in groups:
         if host in group.hosts:

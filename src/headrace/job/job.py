@@ -372,13 +372,7 @@ class Job(Structure):
         if region is not None:
             options = self.sagemaker.model_copy(update={"region": region})
             changed["engines"] = self.engines.model_copy(update={"sagemaker": options})
-        if not changed:
-            return self
-        job = self.model_copy(update=changed)
-        wrong = find_problems(job.to_data())
-        if wrong:
-            raise JobInvalid(self._source.problems(wrong))
-        return job
+        return with_values(self, changed)
 
     def _started(self, engine: _Engine, detach: bool) -> RunHandle:
         handle = engine.start(self, detach)
@@ -389,6 +383,17 @@ class Job(Structure):
 def _within(path: findings.Path, places: set[findings.Path]) -> bool:
     """Tells whether a place, or one around it, was found wrong already."""
     return any(path[:length] in places for length in range(1, len(path) + 1))
+
+
+def with_values(job: Job, changed: Mapping[str, object]) -> Job:
+    """Returns a job with other values of its fields. Raises JobInvalid."""
+    if not changed:
+        return job
+    changed_job = job.model_copy(update=changed)
+    wrong = find_problems(changed_job.to_data())
+    if wrong:
+        raise JobInvalid(job._source.problems(wrong))
+    return changed_job
 
 
 def find_problems(data: Mapping[str, object]) -> list[findings.Finding]:

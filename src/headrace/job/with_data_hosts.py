@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from headrace.job.job import Job
-from headrace.job.job_document import dump
+from headrace.job.job import Job, with_values
+from headrace.job.model.fields import Completion, DataService, Feed, InstanceGroup, TrainingInput
 
 DATA_GROUP = "data_group"
 
@@ -41,69 +41,57 @@ def with_data_hosts(
     Raises:
         JobInvalid: the job cannot have such a group.
     """
-    removed = set(data_groups(job))
+    removed, new = set(data_groups(job)), data_group_name(job)
     trainers = [group for group in job.groups if group.instance_group_name not in removed]
-    names = [group.instance_group_name for group in trainers]
-    new = data_group_name(job)
-    data = job.to_data()
-    for name in ("instance_type", "instance_count"):
-        data.pop(name, None)
-    kept = [_moved(job, dump(group, type(group))) for group in trainers]
-    data = _moved(job, data)
-    data.pop("dependencies", None)  # they lie in the code of the run already
-    beside: list[dict[str, object]] = [
-        {"instance_group_name": new, "instance_type": instance_type, "instance_count": hosts}
-    ]
-    data["instance_groups"] = [*beside, *kept] if hosts else kept
-    makers = [name for name in names if name in job.feed_groups] if job.feed_groups else names
-    data["data_service"] = {
-        "feed": {"enabled": True, "workers_per_host": job.feed_workers},
-        "instance_groups": [*([new] if hosts else []), *makers],
+    names = tuple(group.instance_group_name for group in trainers)
+    data = (InstanceGroup(new, instance_type, hosts),) if hosts else ()
+    makers = tuple(name for name in names if name in job.feed_groups) if job.feed_groups else names
+    changed: dict[str, object] = {
+        "job_name": job_name,
+        "source_dir": str(source_dir),
+        "dependencies": (),  # they lie in the code of the run already
+        "entry_point": job.in_code(job.entry_point),
+        "instance_type": None,
+        "instance_count": None,
+        "instance_groups": (*data, *(_moved(job, group) for group in trainers)),
+        "data_service": DataService(
+            feed=Feed.model_validate({"enabled": True, "workers_per_host": job.feed_workers}),
+            instance_groups=(*(group.instance_group_name for group in data), *makers),
+        ),
+        "inputs": {
+            name: channel.model_copy(
+                update={"instance_groups": _readers(channel, removed, names, new if hosts else "")}
+            )
+            for name, channel in job.inputs.items()
+        },
     }
     if job.distributions:
-        worlds = [
-            {**dump(world, type(world)), "instance_groups": list(world.instance_groups or ())}
-            for world in job.distributions
-        ]
-        data["distribution"] = worlds if len(worlds) > 1 else worlds[0]
+        changed["distribution"] = job.distributions
     else:
-        completion = data.get("completion")
-        data["completion"] = {**(completion if isinstance(completion, dict) else {}), "instance_groups": names}
-    if job.inputs:
-        data["inputs"] = {
-            name: _channel(dump(channel, type(channel)), channel.instance_groups, removed, names, new if hosts else "")
-            for name, channel in job.inputs.items()
-        }
-    engines = data.get("engines")
-    engines = dict(engines) if isinstance(engines, dict) else {}
-    local = dict(engines.get("local", {}))
+        changed["completion"] = (job.completion or Completion()).model_copy(update={"instance_groups": names})
     if cpu_sets is not None:
-        local["cpu_sets"], local["cpu_shares"] = dict(cpu_sets), {}
-    data["engines"] = {**engines, "local": local}
-    return Job(base_path=job.base_path, **{**data, "job_name": job_name, "source_dir": str(source_dir)})  # type: ignore[arg-type]  # checked by Job
+        local = job.local.model_copy(update={"cpu_sets": dict(cpu_sets), "cpu_shares": {}})
+        changed["engines"] = job.engines.model_copy(update={"local": local})
+    return with_values(job, changed)
 
 
-def _moved(job: Job, owner: dict[str, object]) -> dict[str, object]:
-    """Returns a job or group whose entry point is that of the run's code."""
-    entry_point = owner.get("entry_point")
-    return owner | {"entry_point": job.in_code(entry_point)} if isinstance(entry_point, str) else owner
+def _moved(job: Job, group: InstanceGroup) -> InstanceGroup:
+    """Returns a group whose entry point is that of the run's code."""
+    return group.model_copy(update={"entry_point": group.entry_point and job.in_code(group.entry_point)})
 
 
 def data_group_name(job: Job) -> str:
     """Returns the name of the group of data hosts: the one that the job has, else a name that is free."""
-    found = data_groups(job)
-    if found:
-        return found[0]
+    if groups := data_groups(job):
+        return groups[0]
     taken = {group.instance_group_name for group in job.groups}
     return next(name for name in (DATA_GROUP, *(f"{DATA_GROUP}_{n}" for n in range(2, 9))) if name not in taken)
 
 
-def _channel(
-    channel: dict[str, object], groups: tuple[str, ...] | None, removed: set[str], trainers: list[str], new: str
-) -> dict[str, object]:
-    """Returns a channel whose new readers are those of the hosts that it replaces; without such, the new hosts too."""
-    if groups is None:
-        return channel
-    kept = [name for name in groups if name not in removed]
-    reads = not removed or len(kept) < len(groups)
-    return {**channel, "instance_groups": [*([new] if reads and new else []), *kept] or trainers}
+def _readers(channel: TrainingInput, removed: set[str], trainers: tuple[str, ...], new: str) -> tuple[str, ...] | None:
+    """Returns a channel's groups: the new hosts read what those did that they replace; without such, they read all."""
+    if channel.instance_groups is None:
+        return None
+    kept = tuple(name for name in channel.instance_groups if name not in removed)
+    reads = not removed or len(kept) < len(channel.instance_groups)
+    return ((new, *kept) if reads and new else kept) or trainers

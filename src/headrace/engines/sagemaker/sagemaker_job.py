@@ -28,7 +28,7 @@ from headrace.hosting.inputs.host_facts import with_data_workers
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.s3 import S3Access
 from headrace.job import Job
-from headrace.job.job import find_problems
+from headrace.job.job import with_values
 from headrace.job.model.fields import Record
 from headrace.job.model.sagemaker_options import AUTO_WHEELS, SageMakerOptions, Tag
 from headrace.job.problems.finding import Finding
@@ -336,11 +336,7 @@ def _in_region(job: Job, region: str) -> Job:
     if job.sagemaker.region != region:
         options = job.sagemaker.model_copy(update={"region": region})
         changed["engines"] = job.engines.model_copy(update={"sagemaker": options})
-    there = job.model_copy(update=changed) if changed else job
-    wrong = find_problems(there.to_data()) if changed else ()
-    if wrong:
-        raise JobInvalid(tuple(job.problem(each.path, each.message, seen=each.seen, hint=each.hint) for each in wrong))
-    return there
+    return with_values(job, changed)
 
 
 def region_of(options: SageMakerOptions, environment: Mapping[str, str]) -> str:

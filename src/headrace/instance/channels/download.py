@@ -15,10 +15,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
@@ -26,18 +25,11 @@ from headrace.errors import HeadraceError, StorageError
 from headrace.instance.channels import channel_links, object_listing
 from headrace.instance.channels.object_listing import Item, list_items
 from headrace.instance.channels.stage_orders import ChannelOrder
-from headrace.instance.storage import Object, is_s3, is_temporary
+from headrace.instance.storage import Object, Store, is_s3, is_temporary
 
 DATA = "data"
 INCOMING = "incoming"
 RESERVE = 16 << 20  # bytes of the disk that data do not take
-
-
-class ObjectDownloader(object_listing.ObjectReader, Protocol):
-    """What a download needs of `headrace.instance.storage.Store` besides."""
-
-    def download_all(self, pairs: Iterable[tuple[Object, Path]], done: Callable[[Object], object]) -> None:
-        """Copies many objects to files."""
 
 
 @dataclass
@@ -67,7 +59,7 @@ class Tally:
 def fill(
     channel: ChannelOrder,
     area: Path,
-    store: ObjectDownloader,
+    store: Store,
     on_change: Callable[[Tally], object] = lambda _: None,
     sources: str = "",
     places: Collection[int] | None = None,
@@ -158,7 +150,7 @@ def _keep(
         and before.get(item.name) == (item.source, index % channel.shares)
     }
     kept = set()
-    for path in _files_below(area / INCOMING):
+    for path in (Path(folder, name) for folder, _, names in os.walk(area / INCOMING) for name in names):
         item = same.get(path)
         if item is not None and not is_temporary(path.name) and path.stat().st_size == item.source.size:
             kept.add(item.name)
@@ -167,12 +159,6 @@ def _keep(
     if not kept:
         shutil.rmtree(area / INCOMING, ignore_errors=True)
     return kept
-
-
-def _files_below(folder: Path) -> Iterator[Path]:
-    for here, _, names in os.walk(folder):
-        for name in names:
-            yield Path(here, name)
 
 
 def _check_room(area: Path, wanted: int) -> None:

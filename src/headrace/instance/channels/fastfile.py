@@ -37,8 +37,8 @@ from typing import Any
 from headrace.errors import HeadraceError
 from headrace.instance.channels.download import named
 from headrace.instance.channels.mounts import KIND
-from headrace.instance.channels.object_listing import Item, ObjectReader
-from headrace.instance.storage import Object
+from headrace.instance.channels.object_listing import Item
+from headrace.instance.storage import Object, Store
 
 BLOCK = 4 << 20
 CAPACITY = 256 << 20
@@ -56,7 +56,7 @@ class Blocks:
         capacity: bytes that are kept at most.
     """
 
-    def __init__(self, store: ObjectReader, pool: ThreadPoolExecutor, capacity: int = CAPACITY) -> None:
+    def __init__(self, store: Store, pool: ThreadPoolExecutor, capacity: int = CAPACITY) -> None:
         self._store = store
         self._pool = pool
         self._capacity = capacity

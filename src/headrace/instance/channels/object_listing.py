@@ -34,13 +34,13 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from headrace.errors import ObjectMissing, StorageError, UsageError
 from headrace.instance.channels.stage_orders import AUGMENTED, MANIFEST, ChannelOrder
-from headrace.instance.storage import Object, is_s3, local_path, split
+from headrace.instance.storage import Object, Store, is_s3, local_path, split
 
 REF = "-ref"
 _HINT = 'a manifest looks like [{"prefix": "s3://bucket/folder/"}, "a.csv", "b.csv"]'
@@ -258,19 +258,6 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class ObjectReader(Protocol):
-    """What channels need of `headrace.instance.storage.Store`."""
-
-    def list(self, uri: str) -> list[Object]:
-        """Objects whose place begins so, sorted."""
-
-    def look(self, uri: str) -> Object:
-        """One object."""
-
-    def read_range(self, source: Object, start: int, length: int) -> bytes:
-        """Bytes of an object."""
-
-
 @dataclass(frozen=True)
 class Item:
     """One file of a channel.
@@ -284,7 +271,7 @@ class Item:
     source: Object
 
 
-def list_items(channel: ChannelOrder, store: ObjectReader) -> list[Item]:
+def list_items(channel: ChannelOrder, store: Store) -> list[Item]:
     """Returns the files of a channel: sorted by key, or as the manifest names them.
 
     Raises:
@@ -297,20 +284,22 @@ def list_items(channel: ChannelOrder, store: ObjectReader) -> list[Item]:
         objects = looked_at(channel, store, [prefix + suffix for suffix in manifest.suffixes])
     else:
         prefix = channel.uri if channel.is_s3 else str(local_path(channel.uri))
-        objects = _listed(channel, store)
+        objects = store.list(channel.uri)
+        if not objects:
+            raise empty(channel)
     start = split(prefix)[1] if is_s3(prefix) else prefix
     items = [Item(name_of(each.key, start), each) for each in objects]
     check_names(channel.name, ((item.name, item.source.key) for item in items))
     return items
 
 
-def list_lines(channel: ChannelOrder, store: ObjectReader) -> list[Line]:
+def list_lines(channel: ChannelOrder, store: Store) -> list[Line]:
     """Returns the lines of an augmented manifest. Raises UsageError or StorageError."""
     assert channel.data_type == AUGMENTED
     return parse_augmented(channel.name, read_manifest(channel, store), channel.uri, channel.attributes)
 
 
-def looked_at(channel: ChannelOrder, store: ObjectReader, uris: Sequence[str]) -> list[Object]:
+def looked_at(channel: ChannelOrder, store: Store, uris: Sequence[str]) -> list[Object]:
     """Returns the objects of these places, several asked for at once.
 
     Raises:
@@ -339,19 +328,12 @@ def in_threads(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
             raise
 
 
-def read_manifest(channel: ChannelOrder, store: ObjectReader) -> bytes:
+def read_manifest(channel: ChannelOrder, store: Store) -> bytes:
     """Returns the content of a channel's manifest. Raises StorageError."""
     source = store.look(channel.uri)
     if source.size > MAX_MANIFEST:
         raise StorageError(f"channel {channel.name!r}: manifest {channel.uri} has {source.size} bytes", "cut it")
     return store.read_range(source, 0, source.size)
-
-
-def _listed(channel: ChannelOrder, store: ObjectReader) -> list[Object]:
-    objects = store.list(channel.uri)
-    if not objects:
-        raise empty(channel)
-    return objects
 
 
 def empty(channel: ChannelOrder) -> UsageError:

@@ -53,9 +53,9 @@ from typing import TypeVar
 
 from headrace.errors import HeadraceError, StorageError
 from headrace.instance.channels.download import named
-from headrace.instance.channels.object_listing import Item, Line, ObjectReader, Part, Ref
+from headrace.instance.channels.object_listing import Item, Line, Part, Ref
 from headrace.instance.channels.stage_orders import GZIP, RECORD_IO, ChannelOrder
-from headrace.instance.storage import Object
+from headrace.instance.storage import Object, Store
 
 PART = 4 << 20
 AHEAD = 4
@@ -90,7 +90,7 @@ class Epochs:
         channel: ChannelOrder,
         contents: list[Item] | list[Line],
         place: int,
-        store: ObjectReader,
+        store: Store,
         pool: ThreadPoolExecutor,
     ) -> None:
         self._channel = channel

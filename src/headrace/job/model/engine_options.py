@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
 from headrace.job.model import field_types
-from headrace.job.model.field_types import AsList, AsMapping, matching, trimmed, whole
+from headrace.job.model.field_types import AsList, AsMapping, line, matching, one_of, trimmed, whole
 from headrace.job.model.frozen_model import Part
 from headrace.job.problems.finding import broken
 
@@ -73,7 +73,7 @@ class LocalOptions(Part):
     network: Annotated[dict[str, LocalNetwork], field_types.AsMapping] = Field(default_factory=dict)
     limits: field_types.Limits = "auto"
     gpus: Annotated[dict[str, field_types.GpuSet], field_types.AsMapping] = Field(default_factory=dict)
-    python: field_types.Interpreter | None = None
+    python: Annotated[str, line(1, 4096)] | None = None
 
 
 _OURS = {
@@ -202,8 +202,8 @@ class SlurmOptions(SlurmNodes):
     exclusive: field_types.Flag = True
     launcher: field_types.Command | None = None
     python: SbatchValue | None = None
-    isolation: field_types.NodeIsolation = "auto"
-    time_margin: Annotated[int, BeforeValidator(whole(0, field_types.MAX_RUN_LIMIT, " seconds"))] = 600
+    isolation: Annotated[Literal["auto", "none", "shared_network"], one_of] = "auto"
+    time_margin: Annotated[int, whole(0, field_types.MAX_RUN_LIMIT, " seconds")] = 600
     start_timeout: field_types.Seconds = 600.0
     stop_grace: field_types.StopGrace = 30.0
 

@@ -196,7 +196,7 @@ def _instance_type(value: object) -> str:
     raise broken(f"must be an instance type of SageMaker training; {instance_types.hint_for(text)}")
 
 
-def whole(low: int, high: int | None = None, unit: str = "") -> Callable[[object], int]:
+def whole(low: int, high: int | None = None, unit: str = "") -> BeforeValidator:
     """Makes the check of a whole number from `low` to `high`."""
     allowed = f"at least {low}" if high is None else f"{low} to {high}"
 
@@ -207,7 +207,7 @@ def whole(low: int, high: int | None = None, unit: str = "") -> Callable[[object
             raise broken(f"must be {allowed}{unit}", seen=show(value))
         return value
 
-    return check
+    return BeforeValidator(check)
 
 
 def number(rule: str, fits: Callable[[float], bool], hint: str = "") -> BeforeValidator:
@@ -388,58 +388,41 @@ GroupNames = Annotated[tuple[GroupName, ...], AsList]
 InstanceType = Annotated[
     str, BeforeValidator(_instance_type), WithJsonSchema({"type": "string", "enum": sorted(instance_types.KNOWN)})
 ]
-InstanceCount = Annotated[int, BeforeValidator(whole(1))]
+InstanceCount = Annotated[int, whole(1)]
 HyperparameterKey = Annotated[str, BeforeValidator(_hyperparameter_key)]
 HyperparameterValue = Annotated[JsonValue, BeforeValidator(_hyperparameter_value)]
 _VARIABLE_NAME = "a variable name must be letters, digits and underscores, and not start with a digit"
 VariableName = Annotated[str, matching(_VARIABLE_NAME, "[a-zA-Z_][a-zA-Z0-9_]*", (1, 512))]
 VariableValue = Annotated[str, BeforeValidator(lambda value: without_nul(sized(value, 0, 512)))]
 ChannelName = Annotated[str, BeforeValidator(_channel_name)]
-ContentType = Annotated[str, line(0, 256)]
-AttributeNames = Annotated[tuple[Annotated[str, line(1, 256)], ...], AsList]
-DataDistribution = Annotated[Literal["FullyReplicated", "ShardedByS3Key"], _OneOf()]
-DataType = Annotated[Literal["S3Prefix", "ManifestFile", "AugmentedManifestFile"], _OneOf()]
-InputMode = Annotated[Literal["File", "FastFile", "Pipe"], _OneOf()]
-Compression = Annotated[Literal["None", "Gzip"], _OneOf()]
-RecordWrapping = Annotated[Literal["None", "RecordIO"], _OneOf()]
-Seed = Annotated[int, BeforeValidator(whole(-(2**63), 2**63 - 1))]
+DataType = Annotated[Literal["S3Prefix", "ManifestFile", "AugmentedManifestFile"], one_of]
+InputMode = Annotated[Literal["File", "FastFile", "Pipe"], one_of]
 Flag = Annotated[bool, BeforeValidator(_flag)]
-Processes = Annotated[int, BeforeValidator(whole(1))]
+Processes = Annotated[int, whole(1)]
 Workers = Annotated[int | Literal["auto"], BeforeValidator(_workers)]
 Command = Annotated[
     tuple[Annotated[str, BeforeValidator(lambda value: without_nul(sized(value, 0, 256)))], ...],
     BeforeValidator(_command),
 ]
 MpiOptions = Annotated[str, line(0, 2500)]
-TfWorkers = Annotated[int, BeforeValidator(whole(1, 64))]
-Attempts = Annotated[int, BeforeValidator(whole(1, 30))]
-Restarts = Annotated[int, BeforeValidator(whole(0, 1000))]
-Hosts = Annotated[int, BeforeValidator(whole(1, 1000))]
+Hosts = Annotated[int, whole(1, 1000)]
 _SECONDS = f"must be above 0 and at most {MAX_RUN_LIMIT} seconds (28 days)"
 Seconds = Annotated[float, number(_SECONDS, lambda value: 0 < value <= MAX_RUN_LIMIT)]
 RecordInterval = Annotated[float, number("must be 1 to 3600 seconds", lambda value: 1 <= value <= 3600)]
-MaxWait = Annotated[int, BeforeValidator(whole(1))]
-MaxPending = Annotated[int, BeforeValidator(whole(1800, MAX_RUN_LIMIT, " seconds"))]
-MaxRun = Annotated[int, BeforeValidator(whole(1, MAX_RUN_LIMIT, " seconds (28 days)"))]
 Amount = Annotated[float, BeforeValidator(_amount), WithJsonSchema({"type": ["number", "string"]})]
 Region = Annotated[str, BeforeValidator(_region_of(known_regions, "a region of AWS"))]
 PricedRegion = Annotated[str, BeforeValidator(_region_of(prices.regions, "a region whose prices are known"))]
-Interpreter = Annotated[str, line(1, 4096)]
 StopGrace = Annotated[float, number("must be a number of seconds, 0 to 3600", lambda value: 0 <= value <= 3600)]
 _IDS = WithJsonSchema({"type": ["string", "integer"]})  # YAML reads one id as a number
 CpuSet = Annotated[str, BeforeValidator(_id_set("CPU")), _IDS]
 GpuSet = Annotated[str, BeforeValidator(_id_set("GPU")), _IDS]
 CpuShare = Annotated[float, number("must be a number above 0", lambda value: 0 < value < math.inf)]
-HyperparametersAs = Annotated[Literal["arguments", "file"], _OneOf()]
-EarlierOutput = Annotated[Literal["replace", "refuse"], _OneOf()]
-RetryOn = Annotated[Literal["infrastructure", "any"], _OneOf()]
-Isolation = Annotated[Literal["auto", "none", "shared_network", "namespace"], _OneOf()]
-NodeIsolation = Annotated[Literal["auto", "none", "shared_network"], _OneOf()]
-Limits = Annotated[Literal["auto", "none"], _OneOf()]
+Isolation = Annotated[Literal["auto", "none", "shared_network", "namespace"], one_of]
+Limits = Annotated[Literal["auto", "none"], one_of]
 Bandwidth = Annotated[str, BeforeValidator(_bandwidth)]
 _LOOPBACK = "must be the first three octets of a loopback address, such as '127.0.1'"
 AddressPrefix = Annotated[str, matching(_LOOPBACK, rf"127\.{_OCTET}\.{_OCTET}")]
-Port = Annotated[int, BeforeValidator(whole(1, 65535))]
+Port = Annotated[int, whole(1, 65535)]
 
 
 KNOWN = frozenset({PROGRAM, SUBMIT_DIRECTORY, GROUPS, *STRATEGIES})

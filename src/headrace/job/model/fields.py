@@ -7,13 +7,14 @@ own: `groups`, `channels`, `distribution`, `engine_options`, and `platform_optio
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field, JsonValue
 
 from headrace.catalog.prices import DEFAULT_REGION
 from headrace.job.model import field_types, path_types, sagemaker_options
 from headrace.job.model.engine_options import LocalOptions, SlurmOptions
+from headrace.job.model.field_types import AsList, AsMapping, line, one_of, whole
 from headrace.job.model.frozen_model import Part
 from headrace.job.model.kubernetes_options import KubernetesOptions
 from headrace.job.model.parts import Distribution, InstanceGroup, Readiness, ShuffleConfig, TrainingInput
@@ -100,7 +101,7 @@ class TfData(Part):
     """
 
     enabled: field_types.Flag
-    workers_per_host: field_types.TfWorkers = 1
+    workers_per_host: Annotated[int, whole(1, 64)] = 1
     fault_tolerant: field_types.Flag = True
     worker_timeout: field_types.Seconds | None = None
     job_gc_timeout: field_types.Seconds | None = None
@@ -145,9 +146,9 @@ class StoppingCondition(Part):
         max_pending_time: seconds to wait for capacity, 1,800 to 2,419,200; on SageMaker only.
     """
 
-    max_run: field_types.MaxRun = field_types.MAX_RUN_DEFAULT
-    max_wait: field_types.MaxWait | None = None
-    max_pending_time: field_types.MaxPending | None = None
+    max_run: Annotated[int, whole(1, field_types.MAX_RUN_LIMIT, " seconds (28 days)")] = field_types.MAX_RUN_DEFAULT
+    max_wait: Annotated[int, whole(1)] | None = None
+    max_pending_time: Annotated[int, whole(1800, field_types.MAX_RUN_LIMIT, " seconds")] | None = None
 
 
 class Budget(Part):
@@ -171,8 +172,8 @@ class Retry(Part):
             too.
     """
 
-    attempts: field_types.Attempts
-    on: field_types.RetryOn = "infrastructure"
+    attempts: Annotated[int, whole(1, 30)]
+    on: Annotated[Literal["infrastructure", "any"], one_of] = "infrastructure"
 
 
 class Record(Part):
@@ -275,7 +276,7 @@ class JobFields(Part):
     hyperparameters: Annotated[
         dict[field_types.HyperparameterKey, field_types.HyperparameterValue], field_types.AsMapping
     ] = Field(default_factory=dict)
-    hyperparameters_as: field_types.HyperparametersAs = "arguments"
+    hyperparameters_as: Annotated[Literal["arguments", "file"], one_of] = "arguments"
     environment: Annotated[dict[field_types.VariableName, field_types.VariableValue], field_types.AsMapping] = Field(
         default_factory=dict
     )
@@ -293,25 +294,25 @@ class JobFields(Part):
     checkpoint_s3_uri: path_types.OutputPath | None = None
     checkpoint_local_path: path_types.InstanceFolder = path_types.CHECKPOINT_FOLDER
     output_path: path_types.OutputPath | None = None
-    earlier_output: field_types.EarlierOutput = "replace"
+    earlier_output: Annotated[Literal["replace", "refuse"], one_of] = "replace"
     keep: path_types.KeptPlaces = ()
     record: Record | None = None
     encrypt_inter_container_traffic: field_types.Flag = False
     engines: _Engines = _Engines()
-    image_uri: sagemaker_options.Image | None = None
-    role: sagemaker_options.Role | None = None
+    image_uri: Annotated[str, line(1, 255)] | None = None
+    role: Annotated[str, line(1, 2048)] | None = None
     framework_version: sagemaker_options.Version | None = None
     py_version: sagemaker_options.Version | None = None
-    volume_size: sagemaker_options.Gigabytes | None = None
+    volume_size: Annotated[int, whole(0)] | None = None
     volume_kms_key: sagemaker_options.KmsKey | None = None
     output_kms_key: sagemaker_options.KmsKey | None = None
     code_location: path_types.OutputPath | None = None
-    subnets: sagemaker_options.Subnets = ()
-    security_group_ids: sagemaker_options.SecurityGroups = ()
+    subnets: Annotated[tuple[sagemaker_options.NetworkId, ...], AsList] = ()
+    security_group_ids: Annotated[tuple[sagemaker_options.NetworkId, ...], AsList] = ()
     enable_network_isolation: field_types.Flag = False
     use_spot_instances: field_types.Flag = False
-    keep_alive_period_in_seconds: sagemaker_options.KeepAlive | None = None
+    keep_alive_period_in_seconds: Annotated[int, whole(0, 21600, " seconds")] | None = None
     training_plan: sagemaker_options.TrainingPlan | None = None
-    metric_definitions: sagemaker_options.MetricDefinitions = ()
-    tags: sagemaker_options.Tags = ()
-    request_extras: sagemaker_options.Extras = Field(default_factory=dict)
+    metric_definitions: Annotated[tuple[sagemaker_options.MetricDefinition, ...], AsList] = ()
+    tags: Annotated[tuple[sagemaker_options.Tag, ...], AsList] = ()
+    request_extras: Annotated[dict[str, JsonValue], AsMapping] = Field(default_factory=dict)

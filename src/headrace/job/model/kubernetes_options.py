@@ -90,18 +90,14 @@ LabelKey = Annotated[str, BeforeValidator(_label_key)]
 OwnKey = Annotated[str, BeforeValidator(_own_key)]
 _LABEL_RULE = f"must be letters, digits, '-', '_' and '.', {_ENDS}"
 LabelValue = Annotated[str, matching(_LABEL_RULE, f"({_NAME.pattern})?", (0, 63))]
-Labels = Annotated[dict[OwnKey, LabelValue], AsMapping]
-NodeSelector = Annotated[dict[LabelKey, LabelValue], AsMapping]
 Annotations = Annotated[dict[OwnKey, Annotated[str, BeforeValidator(lambda value: sized(value, 0, 65536))]], AsMapping]
 Quantity = Annotated[str, BeforeValidator(_quantity), WithJsonSchema({"type": ["string", "number"]})]
 Quantities = Annotated[dict[LabelKey, Quantity], AsMapping]
-ImageName = Annotated[str, matching("must be the name of an image, without blanks", r"\S+", (1, 1024))]
 Folder = Annotated[str, BeforeValidator(absolute_folder)]
-InsideVolume = Annotated[str, BeforeValidator(_inside)]
 Text = Annotated[str, trimmed(1, 1024)]
-User = Annotated[int, BeforeValidator(whole(1, 2**31 - 1))]
-Gpus = Annotated[int, BeforeValidator(whole(0, 1024))]
-Lifetime = Annotated[int, BeforeValidator(whole(0, 366 * 24 * 3600, " seconds"))]
+User = Annotated[int, whole(1, 2**31 - 1)]
+Gpus = Annotated[int, whole(0, 1024)]
+Lifetime = Annotated[int, whole(0, 366 * 24 * 3600, " seconds")]
 Patch = Annotated[dict[str, JsonValue], AsMapping]
 
 
@@ -150,13 +146,6 @@ def _patch(ours: Mapping[str, str]) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-PodPatch = Annotated[dict[str, JsonValue], AsMapping, _patch(_POD)]
-ContainerPatch = Annotated[dict[str, JsonValue], AsMapping, _patch(_CONTAINER)]
-PullPolicy = Annotated[Literal["Always", "IfNotPresent", "Never"], one_of]
-Effect = Annotated[Literal["NoSchedule", "PreferNoSchedule", "NoExecute"], one_of]
-Operator = Annotated[Literal["Exists", "Equal"], one_of]
-
-
 class Toleration(Part):
     """A taint of nodes that pods tolerate.
 
@@ -169,9 +158,9 @@ class Toleration(Part):
     """
 
     key: LabelKey | None = None
-    operator: Operator | None = None
+    operator: Annotated[Literal["Exists", "Equal"], one_of] | None = None
     value: LabelValue | None = None
-    effect: Effect | None = None
+    effect: Annotated[Literal["NoSchedule", "PreferNoSchedule", "NoExecute"], one_of] | None = None
     seconds: Lifetime | None = None
 
 
@@ -215,7 +204,7 @@ class Volume(Part):
     claim: DnsName | None = None
     host_path: Folder | None = None
     nfs: NfsPlace | None = None
-    sub_path: InsideVolume | None = None
+    sub_path: Annotated[str, BeforeValidator(_inside)] | None = None
     read_only: field_types.Flag = False
 
 
@@ -243,8 +232,8 @@ class KubernetesPods(Part):
         container: further fields of the container, likewise.
     """
 
-    image: ImageName | None = None
-    node_selector: NodeSelector = Field(default_factory=dict)
+    image: Annotated[str, matching("must be the name of an image, without blanks", r"\S+", (1, 1024))] | None = None
+    node_selector: Annotated[dict[LabelKey, LabelValue], AsMapping] = Field(default_factory=dict)
     tolerations: Annotated[tuple[Toleration, ...], AsList] = ()
     resources: Resources | None = None
     gpus: Gpus | None = None
@@ -255,8 +244,8 @@ class KubernetesPods(Part):
     runtime_class: DnsName | None = None
     privileged: field_types.Flag | None = None
     user: User | None = None
-    pod: PodPatch = Field(default_factory=dict)
-    container: ContainerPatch = Field(default_factory=dict)
+    pod: Annotated[dict[str, JsonValue], AsMapping, _patch(_POD)] = Field(default_factory=dict)
+    container: Annotated[dict[str, JsonValue], AsMapping, _patch(_CONTAINER)] = Field(default_factory=dict)
 
 
 class KubernetesOptions(KubernetesPods):
@@ -308,7 +297,7 @@ class KubernetesOptions(KubernetesPods):
     namespace: DnsLabel = "default"
     context: Text | None = None
     cluster_domain: DnsName = "cluster.local"
-    image_pull_policy: PullPolicy | None = None
+    image_pull_policy: Annotated[Literal["Always", "IfNotPresent", "Never"], one_of] | None = None
     image_pull_secrets: DnsNames = ()
     environment_secrets: DnsNames = ()
     volumes: Annotated[dict[DnsLabel, Volume], AsMapping] = Field(default_factory=dict)
@@ -322,7 +311,7 @@ class KubernetesOptions(KubernetesPods):
     stop_grace: field_types.StopGrace = 30.0
     linger: field_types.StopGrace = 300.0
     ttl: Lifetime = 7 * 86400
-    labels: Labels = Field(default_factory=dict)
+    labels: Annotated[dict[OwnKey, LabelValue], AsMapping] = Field(default_factory=dict)
     annotations: Annotations = Field(default_factory=dict)
 
     def pods_of(self, group_name: str) -> KubernetesPods:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AliasChoices, Field, JsonValue, ValidationError, model_validator
 
 from headrace.job.model import field_types, path_types
+from headrace.job.model.field_types import AsList, line, one_of, whole
 from headrace.job.model.frozen_model import Part, PartInvalid, given
 
 READY_SECONDS = 300.0
@@ -89,7 +90,7 @@ class ShuffleConfig(Part):
         seed: seed of the order; the same seed and epoch give the same order on all hosts.
     """
 
-    seed: field_types.Seed
+    seed: Annotated[int, whole(-(2**63), 2**63 - 1)]
 
 
 class TrainingInput(Part):
@@ -116,18 +117,18 @@ class TrainingInput(Part):
     """
 
     s3_data: path_types.ChannelPath = Field(validation_alias=AliasChoices("s3_data", "path"))
-    distribution: field_types.DataDistribution = "FullyReplicated"
-    content_type: field_types.ContentType | None = None
+    distribution: Annotated[Literal["FullyReplicated", "ShardedByS3Key"], one_of] = "FullyReplicated"
+    content_type: Annotated[str, line(0, 256)] | None = None
     input_mode: field_types.InputMode | None = None
     s3_data_type: field_types.DataType = "S3Prefix"
-    compression: field_types.Compression | None = Field(
+    compression: Annotated[Literal["None", "Gzip"], one_of] | None = Field(
         default=None, validation_alias=AliasChoices("compression", "compression_type")
     )
-    record_wrapping: field_types.RecordWrapping | None = Field(
+    record_wrapping: Annotated[Literal["None", "RecordIO"], one_of] | None = Field(
         default=None, validation_alias=AliasChoices("record_wrapping", "record_wrapper_type")
     )
     shuffle_config: ShuffleConfig | None = None
-    attribute_names: field_types.AttributeNames = ()
+    attribute_names: Annotated[tuple[Annotated[str, line(1, 256)], ...], AsList] = ()
     instance_groups: field_types.GroupNames | None = Field(
         default=None, validation_alias=AliasChoices("instance_groups", "instance_group_names")
     )
@@ -184,7 +185,7 @@ class Elastic(Part):
     """
 
     min_hosts: field_types.Hosts
-    max_restarts: field_types.Restarts = 0
+    max_restarts: Annotated[int, whole(0, 1000)] = 0
 
 
 class TorchDistributed(Part):

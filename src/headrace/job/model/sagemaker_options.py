@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import AliasChoices, BeforeValidator, Field, JsonValue
+from pydantic import AliasChoices, BeforeValidator, Field
 
 from headrace.catalog.prices import is_region
 from headrace.job.model import field_types
@@ -18,20 +18,11 @@ from headrace.job.model.frozen_model import Part
 from headrace.job.problems.finding import broken
 
 _LETTERS = ("must be letters, digits, blanks and _.:/=+-@", r"[\w .:/=+\-@]*")
-Image = Annotated[str, line(1, 255)]
-Role = Annotated[str, line(1, 2048)]
 Version = Annotated[str, line(1, 64)]
 KmsKey = Annotated[str, matching("must be a key of KMS: its id, ARN or alias", "[a-zA-Z0-9:/_-]*", (0, 2048))]
 NetworkId = Annotated[str, matching("must be an id of letters, digits and hyphens", "[-0-9a-zA-Z]+", (1, 32))]
-Subnets = Annotated[tuple[NetworkId, ...], AsList]
-SecurityGroups = Annotated[tuple[NetworkId, ...], AsList]
-Gigabytes = Annotated[int, BeforeValidator(whole(0))]
-KeepAlive = Annotated[int, BeforeValidator(whole(0, 21600, " seconds"))]
 _PLAN_ARN = r"arn:aws[a-z\-]*:sagemaker:[a-z0-9\-]*:[0-9]{12}:training-plan/.*"
 TrainingPlan = Annotated[str, matching("must be the ARN of a training plan", _PLAN_ARN, (50, 2048))]
-TagKey = Annotated[str, matching(*_LETTERS, (1, 128))]
-TagValue = Annotated[str, matching(*_LETTERS, (0, 256))]
-MetricName = Annotated[str, line(1, 255)]
 
 
 def with_group(value: object) -> str:
@@ -48,10 +39,6 @@ def with_group(value: object) -> str:
     return text
 
 
-MetricRegex = Annotated[str, BeforeValidator(with_group)]
-Extras = Annotated[dict[str, JsonValue], AsMapping]
-
-
 class Tag(Part):
     """A label of the training job.
 
@@ -60,8 +47,8 @@ class Tag(Part):
         value: at most 256 characters. Also spelt `Value`.
     """
 
-    key: TagKey = Field(validation_alias=AliasChoices("key", "Key"))
-    value: TagValue = Field(validation_alias=AliasChoices("value", "Value"))
+    key: Annotated[str, matching(*_LETTERS, (1, 128))] = Field(validation_alias=AliasChoices("key", "Key"))
+    value: Annotated[str, matching(*_LETTERS, (0, 256))] = Field(validation_alias=AliasChoices("value", "Value"))
 
 
 class MetricDefinition(Part):
@@ -73,12 +60,8 @@ class MetricDefinition(Part):
             Also spelt `Regex`.
     """
 
-    name: MetricName = Field(validation_alias=AliasChoices("name", "Name"))
-    regex: MetricRegex = Field(validation_alias=AliasChoices("regex", "Regex"))
-
-
-Tags = Annotated[tuple[Tag, ...], AsList]
-MetricDefinitions = Annotated[tuple[MetricDefinition, ...], AsList]
+    name: Annotated[str, line(1, 255)] = Field(validation_alias=AliasChoices("name", "Name"))
+    regex: Annotated[str, BeforeValidator(with_group)] = Field(validation_alias=AliasChoices("regex", "Regex"))
 
 
 LONGEST_STOP = 110.0
@@ -109,11 +92,8 @@ def _some(value: object) -> object:
     return value
 
 
-AwsRegion = Annotated[str, BeforeValidator(_region)]
 Url = Annotated[str, BeforeValidator(_url)]
 Profile = Annotated[str, line(1, 256)]
-FrameworkName = Annotated[Literal["pytorch", "tensorflow"], one_of]
-Naming = Annotated[Literal["run", "job"], one_of]
 ServiceName = Annotated[Literal["sagemaker", "s3", "logs", "cloudwatch", "sts"], one_of]
 Reason = Annotated[
     Literal["CapacityError", "InsufficientCapacityError", "ResourceLimitExceeded", "InternalServerError"], one_of
@@ -122,8 +102,6 @@ _KILLED = "SageMaker kills a container 120 s after it was asked to stop"
 StopGrace = Annotated[
     float, number(f"must be 0 to {LONGEST_STOP:g} seconds", lambda value: 0 <= value <= LONGEST_STOP, _KILLED)
 ]
-Delay = Annotated[float, number("must be 0 to 3600 seconds", lambda value: 0 <= value <= 3600)]
-Resubmissions = Annotated[int, BeforeValidator(whole(1, 100))]
 
 
 class CapacityRetry(Part):
@@ -135,9 +113,9 @@ class CapacityRetry(Part):
         delay: seconds before it is submitted again, 0 to 3,600; they double each time, to 600 at most.
     """
 
-    attempts: Resubmissions
+    attempts: Annotated[int, whole(1, 100)]
     on: Annotated[tuple[Reason, ...], AsList, BeforeValidator(_some)] = ("CapacityError", "ResourceLimitExceeded")
-    delay: Delay = 10.0
+    delay: Annotated[float, number("must be 0 to 3600 seconds", lambda value: 0 <= value <= 3600)] = 10.0
 
 
 class SageMakerOptions(Part):
@@ -162,12 +140,12 @@ class SageMakerOptions(Part):
             stop.
     """
 
-    region: AwsRegion | None = None
+    region: Annotated[str, BeforeValidator(_region)] | None = None
     profile: Profile | None = None
     endpoint_url: Url | None = None
     endpoint_urls: Annotated[dict[ServiceName, Url], AsMapping] = Field(default_factory=dict)
-    naming: Naming = "run"
-    framework: FrameworkName | None = None
+    naming: Annotated[Literal["run", "job"], one_of] = "run"
+    framework: Annotated[Literal["pytorch", "tensorflow"], one_of] | None = None
     python: Profile = "python3"
     wheels: Profile = AUTO_WHEELS
     retry: CapacityRetry | None = None
