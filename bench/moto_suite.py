@@ -132,14 +132,15 @@ def main() -> int:
             archive.extractall(root / "moto", filter="data")
         served = Served(root / "buckets")
         server = HttpServer(served.handle, listen("127.0.0.1", 0))
-        with server:
-            settings = {"TEST_SERVER_MODE": "true", "TEST_SERVER_MODE_ENDPOINT": f"http://127.0.0.1:{server.port}"}
-            keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1"}
-            command = [sys.executable, "-m", "pytest", "-q", "-W", "ignore", "-p", "no:cacheprovider", "-p", "no:xdist"]
-            command += ["-c", os.devnull, "--rootdir", ".", "--tb", "line", "--junitxml", str(root / "found.xml")]
-            command += [f"tests/test_s3/{file}.py" for file in FILES]
-            folder = next((root / "moto").iterdir())
-            subprocess.run(command, cwd=folder, env={**os.environ, **settings, **keys}, check=False)
+        server.start()
+        settings = {"TEST_SERVER_MODE": "true", "TEST_SERVER_MODE_ENDPOINT": f"http://127.0.0.1:{server.port}"}
+        keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1"}
+        command = [sys.executable, "-m", "pytest", "-q", "-W", "ignore", "-p", "no:cacheprovider", "-p", "no:xdist"]
+        command += ["-c", os.devnull, "--rootdir", ".", "--tb", "line", "--junitxml", str(root / "found.xml")]
+        command += [f"tests/test_s3/{file}.py" for file in FILES]
+        folder = next((root / "moto").iterdir())
+        subprocess.run(command, cwd=folder, env={**os.environ, **settings, **keys}, check=False)
+        server.stop()
         table = outcomes(root / "found.xml", NOT_THERE, REASONS)
     finally:
         shutil.rmtree(root, ignore_errors=True)

@@ -68,9 +68,11 @@ def serve(root: Path, *, signed: bool) -> None:
     def handle(request: HttpRequest) -> HttpReply:
         return face.handle(dataclasses.replace(request, body=Hashed(request.body)) if signed else request, None)
 
-    with HttpServer(handle, listen("127.0.0.1", 0)) as server:
-        print(server.port, flush=True)
-        sys.stdin.read()  # until the bench ends
+    server = HttpServer(handle, listen("127.0.0.1", 0))
+    server.start()
+    print(server.port, flush=True)
+    sys.stdin.read()  # until the bench ends
+    server.stop()
 
 
 @contextmanager

@@ -17,12 +17,18 @@ SECONDS = 20.0
 
 @contextmanager
 def serving(
-    handle: Handler, limits: HttpLimits | None = None, tls: ssl.SSLContext | None = None
+    handle: Handler,
+    limits: HttpLimits | None = None,
+    tls: ssl.SSLContext | None = None,
+    address: str = "127.0.0.1",
 ) -> Iterator[HttpServer]:
-    """A server on a free port of 127.0.0.1."""
-    server = HttpServer(handle, listen("127.0.0.1", 0), limits=limits, tls=tls)
-    with server:
+    """A server on a free port of an address."""
+    server = HttpServer(handle, listen(address, 0), limits=limits, tls=tls)
+    server.start()
+    try:
         yield server
+    finally:
+        server.stop()
 
 
 class Wire:

@@ -32,7 +32,6 @@ from headrace.endpoint.auth.signatures import HashedBody, Malformed, read_signat
 from headrace.endpoint.client_setup import BUCKET, ClientSetup
 from headrace.endpoint.http.http_message import BodyProblem, HttpReply, HttpRequest
 from headrace.endpoint.http.http_server import HttpServer, listen
-from headrace.endpoint.s3.s3_errors import S3Error
 from headrace.endpoint.s3.s3_face import S3Face
 from headrace.endpoint.services.cloudwatch_logs import logs
 from headrace.endpoint.services.cloudwatch_metrics import monitoring
@@ -264,7 +263,7 @@ class Endpoint:
             self._s3 = S3Face(options.buckets, ACCOUNT, options.region)
             made.callback(self._s3.close)
             self._s3.create_bucket(BUCKET)
-            maker = JobMaker(settings, self._local_path, self._first_key, read_rules(options.images), STOP_GRACE)
+            maker = JobMaker(settings, self._s3.local_path, self._s3.first_key, read_rules(options.images), STOP_GRACE)
             runs = JobRuns(options.store, self._store, maker, options.region, _url(options, MACHINE_NAME, port), keys)
             self._queue = JobQueue(self._store, runs, options.most_running)
             jobs = TrainingJobs(self._store, runs, self._queue, maker, options.region, MOST_QUEUED)
@@ -304,20 +303,6 @@ class Endpoint:
         job = self._store.of_uid(uid)
         default = frozenset({BUCKET, f"sagemaker-{self._options.region}-{ACCOUNT}"})
         return None if job is None else (job.name, rights_of(job.request, job.name, default))
-
-    def _local_path(self, bucket: str, key: str) -> Path | None:
-        """Returns the path of a key; None when the bucket is none of these, or the key has no path."""
-        try:
-            return self._s3.local_path(bucket, key)
-        except S3Error:
-            return None
-
-    def _first_key(self, bucket: str, prefix: str) -> str | None:
-        """Returns the first key of a bucket that begins with a prefix; None when there is none, or no such bucket."""
-        try:
-            return self._s3.first_key(bucket, prefix)
-        except S3Error:
-            return None
 
 
 def serve(options: ServeOptions, ready: Callable[[ClientSetup], None], command: Sequence[str] = ()) -> int:

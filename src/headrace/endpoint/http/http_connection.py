@@ -100,28 +100,22 @@ class ReplyStream:
                 pace.moved(sent)
 
     def _send_file(self, head: bytes, part: FileSlice, pace: Pace) -> None:
-        with contextlib.ExitStack() as stack:
-            if isinstance(part.file, int):
-                descriptor = part.file
-            else:
-                descriptor = os.open(part.file, os.O_RDONLY | os.O_CLOEXEC)
-                stack.callback(os.close, descriptor)
-            if part.size <= _WITH_HEAD_BYTES or isinstance(self._sock, ssl.SSLSocket):
-                self._send_read(head, descriptor, part, pace)
-            else:
-                self._send_by_kernel(head, descriptor, part, pace)
+        if part.size <= _WITH_HEAD_BYTES or isinstance(self._sock, ssl.SSLSocket):
+            self._send_read(head, part, pace)
+        else:
+            self._send_by_kernel(head, part, pace)
 
-    def _send_read(self, head: bytes, descriptor: int, part: FileSlice, pace: Pace) -> None:
+    def _send_read(self, head: bytes, part: FileSlice, pace: Pace) -> None:
         at, end = part.offset, part.offset + part.size
         while head or at < end:
-            data = os.pread(descriptor, min(CHUNK_BYTES, end - at), at)
+            data = os.pread(part.file, min(CHUNK_BYTES, end - at), at)
             if not data and at < end:
                 raise ClientGone("a file became shorter while it was sent")
             self._send(head + data, pace)
             head = b""
             at += len(data)
 
-    def _send_by_kernel(self, head: bytes, descriptor: int, part: FileSlice, pace: Pace) -> None:
+    def _send_by_kernel(self, head: bytes, part: FileSlice, pace: Pace) -> None:
         self._sock.settimeout(self._limits.stall_seconds)
         with _told_as_gone():
             self._sock.sendall(head, socket.MSG_MORE)
@@ -129,7 +123,7 @@ class ReplyStream:
         with _told_as_gone():
             while at < end:
                 try:
-                    sent = os.sendfile(out, descriptor, at, min(_SENDFILE_BYTES, end - at))
+                    sent = os.sendfile(out, part.file, at, min(_SENDFILE_BYTES, end - at))
                 except BlockingIOError:
                     _wait_for(self._sock, select.POLLOUT, time.monotonic() + self._limits.stall_seconds)
                     continue
@@ -162,16 +156,14 @@ def _response(reply: HttpReply, method: str, *, keeps: bool) -> h11.Response:
             headers.append((b"Content-Length", b"%d" % size))
     if not keeps:
         headers.append((b"Connection", b"close"))
-    reason = reply.reason or _REASONS.get(reply.status, "Status")
-    return h11.Response(status_code=reply.status, headers=headers, reason=reason.encode())
+    reason = _REASONS.get(reply.status, "Status").encode()
+    return h11.Response(status_code=reply.status, headers=headers, reason=reason)
 
 
 def discard(reply: HttpReply) -> None:
     """Gives back what a reply holds, after it was sent or when it is not sent."""
-    if isinstance(reply.body, FileSlice) and isinstance(reply.body.file, int):
+    if isinstance(reply.body, FileSlice):
         os.close(reply.body.file)
-    if reply.after is not None:
-        reply.after()
 
 
 def handshake(sock: ssl.SSLSocket, seconds: float) -> None:
@@ -303,7 +295,7 @@ class HttpConnection:
     def _answer(self, head: RequestHead) -> bool:
         body = StreamBody(self._read, head, self._limits, lambda: self._write.send(CONTINUE))
         request = HttpRequest(
-            head.method, head.raw_path, head.raw_query, head.headers, body, self._peer,
+            head.method, head.raw_path, head.raw_query, head.headers, body,
             isinstance(self._sock, ssl.SSLSocket), prove=self._prove,
         )  # fmt: skip
         reply, keeps = self._reply_to(request)

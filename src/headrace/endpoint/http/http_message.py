@@ -11,7 +11,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from headrace.errors import HeadraceError
 
@@ -221,7 +220,6 @@ class HttpRequest:
         raw_query: what stands after the first ``?``, as it was sent; empty if nothing does.
         headers: in the order in which they were sent.
         body: is read once. Whoever checks it puts another one around it: ``dataclasses.replace(request, body=...)``.
-        peer: address and port of the other end.
         secure: the request came through TLS.
         framing: checks the framing ``aws-chunked`` of the body; None when nothing of it is signed.
         prove: is called when the sender is known; before, his connection makes room for others.
@@ -232,7 +230,6 @@ class HttpRequest:
     raw_query: str = ""
     headers: Headers = field(default_factory=Headers)
     body: RequestBody = field(default_factory=BytesBody)
-    peer: tuple[str, int] = ("", 0)
     secure: bool = False
     framing: FramingCheck | None = None
     prove: Callable[[], None] = lambda: None
@@ -243,12 +240,12 @@ class FileSlice:
     """Part of a file as the body of a reply, sent by the kernel.
 
     Attributes:
-        file: path, or an open descriptor, which is closed after the reply (or when there is none).
+        file: an open descriptor, which is closed after the reply (or when there is none).
         offset: where it begins.
         size: bytes; the file has at least offset + size.
     """
 
-    file: Path | int
+    file: int
     offset: int
     size: int
 
@@ -262,18 +259,14 @@ class HttpReply:
         headers: names and values. The server adds Content-Length or Transfer-Encoding, Date and Connection itself;
             Content-Length given here counts in replies to HEAD only, and ``Connection: close`` is heeded.
         body: all of it, part of a file, or pieces that are sent one after the other as they are made.
-        reason: words after the status; empty: HTTP's own.
-        after: is called when the reply was sent, or could not be sent.
     """
 
     status: int
     headers: tuple[tuple[str, str], ...] = ()
     body: bytes | FileSlice | Iterator[bytes] = b""
-    reason: str = ""
-    after: Callable[[], None] | None = None
 
     def __post_init__(self) -> None:
-        for part in (self.reason, *(each for pair in self.headers for each in pair)):
+        for part in (each for pair in self.headers for each in pair):
             if _NO_HEADER.search(part):
                 raise ValueError(f"a header of a reply has a line end: {part!r}")
 

@@ -10,7 +10,6 @@ import socket
 import ssl
 import threading
 import time
-from types import TracebackType
 
 from headrace.endpoint.http.http_connection import HttpConnection
 from headrace.endpoint.http.http_message import Handler, HttpLimits
@@ -138,15 +137,6 @@ class HttpServer:
             threads = [slot.thread for slot in self._slots if slot.thread is not None]
         for thread in threads:
             thread.join(grace_seconds)  # its handler may work for longer; nobody hears it any more
-
-    def __enter__(self) -> HttpServer:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def _shut(self, how: int, *, only_idle: bool) -> None:
         for slot in self._slots:

@@ -76,7 +76,7 @@ class KeyListing:
         prefixes: list[bytes] = []
         last = shown = b""
         root = os.fsencode(self._store.bucket_path(bucket))
-        for key in self._keys(root, prefix, after, folders=delimiter == b"/"):
+        for key in self._keys(root, b"", prefix, after, folders=delimiter == b"/"):
             at = key.find(delimiter, len(prefix)) if delimiter else -1
             common = key[: at + len(delimiter)] if at >= 0 else b""
             if common and common in (shown, after):
@@ -91,44 +91,40 @@ class KeyListing:
             last = common or key
         return Page(keys, prefixes, last, more=False)
 
-    def _keys(self, root: bytes, prefix: bytes, after: bytes, *, folders: bool) -> Iterator[bytes]:
-        """Yields the keys; of a folder after the prefix only its first, if `folders` is true."""
-        above: list[tuple[bytes, Iterator[bytes], tuple[int, int]]] = []
-        self._descend(root, b"", prefix, after, above)
-        while above:
-            base, names, _ = above[-1]
-            name = next(names, None)
-            if name is None:
-                above.pop()
-                continue
-            key = base + name
-            if len(key) > KEY_BYTES:
-                continue
-            if not name.endswith(b"/"):
-                if key > after:
-                    yield key
-            elif folders and len(key) > len(prefix):
-                if key != after:
-                    yield from itertools.islice(self._keys(root, key, max(after, key), folders=False), 1)
-            else:
-                self._descend(root, key, prefix, after, above)
+    def _keys(
+        self, root: bytes, base: bytes, prefix: bytes, after: bytes, *, folders: bool, above: tuple[object, ...] = ()
+    ) -> Iterator[bytes]:
+        """Yields the keys in a folder and below; of a folder after the prefix only its first, if `folders` is true.
 
-    def _descend(
-        self, root: bytes, base: bytes, prefix: bytes, after: bytes,
-        above: list[tuple[bytes, Iterator[bytes], tuple[int, int]]],
-    ) -> None:  # fmt: skip
+        Args:
+            root: folder of the bucket.
+            base: the folder's own name there, with / at its end; empty for the bucket's.
+            prefix: that keys begin with.
+            after: that they come after.
+            folders: see above.
+            above: the folders in which it is, which a link may lead to.
+        """
         path = os.path.join(root, base) if base else root  # noqa: PTH118 - bytes
         try:
             found = os.stat(path)  # noqa: PTH116 - bytes
         except OSError:
             return  # it was removed meanwhile
         here = (found.st_dev, found.st_ino)
-        if any(here == each for _, _, each in above):
-            return  # a link to a folder above
-        names = self._names(path, found)
-        above.append(
-            (base, _from(names, prefix[len(base) :], after[len(base) :] if after.startswith(base) else b""), here)
-        )
+        if here in above:
+            return
+        begin = after[len(base) :] if after.startswith(base) else b""
+        for name in _from(self._names(path, found), prefix[len(base) :], begin):
+            key = base + name
+            if len(key) > KEY_BYTES:
+                continue
+            if not name.endswith(b"/"):
+                if key > after:
+                    yield key
+            elif not folders or len(key) <= len(prefix):
+                yield from self._keys(root, key, prefix, after, folders=folders, above=(*above, here))
+            elif key != after:
+                below = self._keys(root, key, key, max(after, key), folders=False, above=(*above, here))
+                yield from itertools.islice(below, 1)
 
     def _names(self, path: bytes, found: os.stat_result) -> list[bytes]:
         """Returns the names in a folder, those of folders with / at their end, in order."""

@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from headrace.catalog.aws_facts import why_no_bucket
 from headrace.endpoint.http.http_message import CHUNK_BYTES
@@ -80,15 +81,8 @@ class Known:
         return cls(members, checksums, kind, tuple(parts))
 
 
-@dataclass(frozen=True)
-class ObjectRow:
-    """What is known of one object, and the file that it is true of."""
-
-    inode: int
-    size: int
-    changed: int
-    etag: str
-    known: str
+ObjectRow = Mapping[str, Any]
+"""What is known of one object, and the file that it is true of: inode, size, changed, etag, known."""
 
 
 @dataclass(frozen=True)
@@ -262,7 +256,7 @@ class ObjectStore:
                 "SELECT key, inode, size, changed, etag, known FROM objects"
                 f" WHERE bucket = ? AND key IN ({','.join('?' * len(batch))})"
             )
-            rows |= {key: ObjectRow(*row) for key, *row in self.execute(statement, bucket, *batch)}
+            rows |= {row["key"]: row for row in self.execute(statement, bucket, *batch)}
         return rows
 
     def info(self, bucket: str, key: bytes, row: ObjectRow | None) -> ObjectInfo | None:
@@ -314,12 +308,11 @@ class ObjectStore:
                 os.truncate(file, size)
             file.rename(path)
             status = path.stat()
-            row = ObjectRow(status.st_ino, status.st_size, status.st_mtime_ns, etag, known.to_json())
             self.execute(
                 "INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?, ?, ?, ?)",
-                bucket, key, row.inode, row.size, row.changed, row.etag, row.known,
+                bucket, key, status.st_ino, status.st_size, status.st_mtime_ns, etag, known.to_json(),
             )  # fmt: skip
-        return info_of(key, status, row)
+        return ObjectInfo(key, status.st_size, status.st_mtime, etag, known)
 
     def check_place(self, bucket: str, key: bytes) -> Path:
         """Returns where the file of an object can be put now.
@@ -382,8 +375,9 @@ class ObjectStore:
 
 def info_of(key: bytes, found: os.stat_result, row: ObjectRow | None) -> ObjectInfo:
     """Returns the object that a file is; `row` counts if it is about this very file."""
-    if row is not None and (row.inode, row.size, row.changed) == (found.st_ino, found.st_size, found.st_mtime_ns):
-        return ObjectInfo(key, found.st_size, found.st_mtime, row.etag, Known.from_json(row.known))
+    file = (found.st_ino, found.st_size, found.st_mtime_ns)
+    if row is not None and (row["inode"], row["size"], row["changed"]) == file:
+        return ObjectInfo(key, found.st_size, found.st_mtime, row["etag"], Known.from_json(row["known"]))
     mark = f"{found.st_mtime_ns}-{found.st_size}-{found.st_ino}".encode()
     # The part's number says that this is no MD5 of the bytes, as for objects that were uploaded in parts.
     return ObjectInfo(

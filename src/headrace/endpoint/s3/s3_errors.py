@@ -10,7 +10,6 @@ _ERRORS: Mapping[str, tuple[int, str]] = {
     "AccessDenied": (403, "Access Denied"),
     "AuthorizationHeaderMalformed": (400, "The authorization header that you provided is not valid."),
     "BadDigest": (400, "The checksum or MD5 that you specified did not match what was received."),
-    "BucketAlreadyExists": (409, "The requested bucket name is not available."),
     "BucketAlreadyOwnedByYou": (
         409,
         "Your previous request to create the named bucket succeeded and you already own it.",

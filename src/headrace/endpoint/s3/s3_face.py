@@ -132,13 +132,19 @@ class S3Face:
         """Creates a bucket, unless it is there. Raises S3Error."""
         self._store.create_bucket(bucket)
 
-    def local_path(self, bucket: str, key: str) -> Path:
-        """Returns the path of an object or a prefix, see `ObjectStore.local_path`. Raises S3Error."""
-        return self._store.local_path(bucket, key)
+    def local_path(self, bucket: str, key: str) -> Path | None:
+        """Returns the path of an object or a prefix; None when there is no such bucket, or the key has no path."""
+        try:
+            return self._store.local_path(bucket, key)
+        except S3Error:
+            return None
 
     def first_key(self, bucket: str, prefix: str) -> str | None:
-        """Returns the first key that begins with a prefix, None when there is none. Raises S3Error: no such bucket."""
-        keys = self._listing.page(bucket, prefix.encode(), b"", b"", 1).keys
+        """Returns the first key that begins with a prefix; None when there is none, or no such bucket."""
+        try:
+            keys = self._listing.page(bucket, prefix.encode(), b"", b"", 1).keys
+        except S3Error:
+            return None
         return keys[0].decode(errors="surrogateescape") if keys else None
 
     def close(self) -> None:
