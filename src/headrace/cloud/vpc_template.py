@@ -50,12 +50,9 @@ EPHEMERAL = PortRange("Collectives", 32768, 60999, "NCCL, Gloo, MPI: ports that 
 """What `net.ipv4.ip_local_port_range` is unless somebody has changed it."""
 
 
-def host_ports(ports: Ports = Ports()) -> tuple[PortRange, ...]:  # noqa: B008 (it is frozen)
-    """Returns all ports on which some host of a job listens for the others.
-
-    Args:
-        ports: those of a launch plan.
-    """
+def host_ports() -> tuple[PortRange, ...]:
+    """Returns all ports on which some host of a job listens for the others."""
+    ports = Ports()
     return (
         PortRange("Control", ports.control, ports.control, "leader"),
         PortRange("Feed", ports.feed, ports.feed, "feed servers"),

@@ -263,7 +263,7 @@ class Endpoint:
             self._s3 = S3Face(options.buckets, ACCOUNT, options.region)
             made.callback(self._s3.close)
             self._s3.create_bucket(BUCKET)
-            maker = JobMaker(settings, self._s3.local_path, self._s3.first_key, read_rules(options.images), STOP_GRACE)
+            maker = JobMaker(settings, self._s3.local_path, self._s3.first_key, read_rules(options.images))
             runs = JobRuns(options.store, self._store, maker, options.region, _url(options, MACHINE_NAME, port), keys)
             self._queue = JobQueue(self._store, runs, options.most_running)
             jobs = TrainingJobs(self._store, runs, self._queue, maker, options.region, MOST_QUEUED)

@@ -161,15 +161,11 @@ class Gatekeeper:
     Args:
         keys: that count.
         hosts: further names under which the endpoint is called, lower case, without the port.
-        now: the clock.
     """
 
-    def __init__(
-        self, keys: AccessKeys, hosts: frozenset[str] = frozenset(), now: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, keys: AccessKeys, hosts: frozenset[str] = frozenset()) -> None:
         self._keys = keys
         self._hosts = HOSTS | hosts
-        self._now = now
 
     def admit(self, request: HttpRequest, read_body: Callable[[], bytes]) -> Caller:
         """Returns who sent a request.
@@ -228,7 +224,7 @@ class Gatekeeper:
             return False
 
     def _check_clock(self, signed: Signed, protocol: Protocol) -> None:
-        now = self._now()
+        now = time.time()
         if signed.expires is not None:
             if signed.moment > now + SKEW_SECONDS or now > signed.expires:
                 raise _refusal("expired", "Request has expired", protocol)

@@ -169,9 +169,10 @@ class MergedLog:
             low, high = 0, os.fstat(number).st_size
             while low < high:
                 begin = _line_start(number, (low + high) // 2)
-                end = _line_end(number, begin, high)
-                if int(os.pread(number, 32, begin).split(b" ", 1)[0]) < timestamp:
-                    low = end
+                file.seek(begin)
+                line = file.readline()
+                if int(line.split(b" ", 1)[0]) < timestamp:
+                    low = begin + len(line)
                 else:
                     high = begin
             return low
@@ -214,16 +215,6 @@ def _line_start(number: int, at: int) -> int:
             return begin + newline + 1
         at = begin
     return 0
-
-
-def _line_end(number: int, at: int, size: int) -> int:
-    while at < size:
-        chunk = os.pread(number, min(_CHUNK, size - at), at)
-        newline = chunk.find(b"\n")
-        if newline >= 0:
-            return at + newline + 1
-        at += len(chunk)
-    return size
 
 
 GROUP = "/aws/sagemaker/TrainingJobs"

@@ -20,7 +20,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -212,14 +212,12 @@ class JobMaker:
         find: the endpoint's buckets.
         find_key: their objects.
         images: which Python stands for which image.
-        stop_grace: seconds between SIGTERM and SIGKILL.
     """
 
     settings: EngineSettings
     find: FindPath
     find_key: FindKey
     images: tuple[ImageRule, ...] = ()
-    stop_grace: float = field(default=STOP_GRACE)
 
     @property
     def engine(self) -> str:
@@ -307,7 +305,7 @@ class JobMaker:
         shares = self.settings.shares_files
         data = with_local_paths(read.data, self.find) if shares else dict(read.data)
         python = python_for(_image(request), self.images)[0] if shares else ""
-        data = self.settings.put_into(data, self.stop_grace, python)
+        data = self.settings.put_into(data, STOP_GRACE, python)
         engines = cast("dict[str, dict[str, object]]", data.get("engines", {}))
         if local and self.engine == "local":
             data["engines"] = {"local": {**local, **engines["local"]}}

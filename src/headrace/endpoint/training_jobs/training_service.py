@@ -261,7 +261,10 @@ class TrainingJobs:
     def stop(self, members: Members, _: Caller) -> dict[str, object]:
         """StopTrainingJob. One that is being stopped already is no error."""
         job = self._find(members)
-        self._refuse_ended(job)
+        status = self._runs.describe(job)["TrainingJobStatus"]
+        if status in description.ENDED:
+            words = f"The request was rejected because the training job is in status {status}."
+            raise ServiceError(INVALID, words)
         self._runs.stop(job)
         self._queue.notice()
         return {}
@@ -299,12 +302,6 @@ class TrainingJobs:
         if job is None:
             raise ServiceError(INVALID, _NOT_FOUND)
         return job
-
-    def _refuse_ended(self, job: StoredJob) -> None:
-        status = self._runs.describe(job)["TrainingJobStatus"]
-        if status in description.ENDED:
-            words = f"The request was rejected because the training job is in status {status}."
-            raise ServiceError(INVALID, words)
 
 
 def _named(members: Members) -> str:

@@ -266,10 +266,7 @@ def job_definition(names: BatchNames, options: BatchOptions) -> Request:
         "type": "container",
         "platformCapabilities": [options.platform.upper()],
         "containerProperties": container,
-        "retryStrategy": retry_strategy(options.attempts),
-        **_timeout(options),
-        "propagateTags": True,
-        "tags": {TAG: names.grid},
+        **_rules(names, options, options.timeout),
     }
 
 
@@ -291,10 +288,7 @@ def submit_job(names: BatchNames, options: BatchOptions, array: str, lines: int)
         "jobDefinition": names.definition,
         **({"arrayProperties": {"size": lines}} if lines > 1 else {}),
         "containerOverrides": {"environment": environment},
-        "retryStrategy": retry_strategy(options.attempts),
-        **_timeout(options),
-        "propagateTags": True,
-        "tags": {TAG: names.grid},
+        **_rules(names, options, options.timeout),
     }
 
 
@@ -310,14 +304,18 @@ def submit_copies(names: BatchNames, options: BatchOptions) -> Request:
         "jobQueue": names.queue,
         "jobDefinition": names.definition,
         "containerOverrides": {"command": ["headrace", "grid", "copy", "--bundle", names.bundle]},
-        "retryStrategy": retry_strategy(options.attempts),
-        "propagateTags": True,
-        "tags": {TAG: names.grid},
+        **_rules(names, options, None),
     }
 
 
-def _timeout(options: BatchOptions) -> Request:
-    return {} if options.timeout is None else {"timeout": {"attemptDurationSeconds": round(options.timeout)}}
+def _rules(names: BatchNames, options: BatchOptions, timeout: float | None) -> Request:
+    """Returns what a definition and every job have: when Batch tries again, seconds of an attempt, tags."""
+    return {
+        "retryStrategy": retry_strategy(options.attempts),
+        **({} if timeout is None else {"timeout": {"attemptDurationSeconds": round(timeout)}}),
+        "propagateTags": True,
+        "tags": {TAG: names.grid},
+    }
 
 
 KIND = "grid-roles"

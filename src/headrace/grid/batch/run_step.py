@@ -6,7 +6,6 @@ was killed at any instant and is started again, on this machine or another one, 
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from headrace.engines.asking import AskEngine
@@ -79,7 +78,8 @@ def read_bundled_line(bundle: str, index: int) -> BundledLine:
         check_copied(copies_read_by(grid, line, data))
         folder = home_dir() / "bundles" / bundle_tag({GRID: found})
         for name in _files_of(grid, data):
-            _write(folder / name, _brought(store, bundle, grid, name))
+            make_folders((folder / name).parent)
+            write_atomically(folder / name, _brought(store, bundle, grid, name))
     return BundledLine(line, Job(base_path=folder, **data))
 
 
@@ -101,11 +101,6 @@ def _read(store: Store, place: str) -> bytes:
     except ObjectMissing as error:
         hint = "submit the grid again, or upload what was exported; `--bundle` is the folder in which grid.json is"
         raise UsageError(error.message, hint=hint) from None
-
-
-def _write(path: Path, content: bytes) -> None:
-    make_folders(path.parent)
-    write_atomically(path, content)
 
 
 def started_line(found: BundledLine, runs: int = 1) -> tuple[RemoteHandle, bool]:

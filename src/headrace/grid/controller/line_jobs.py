@@ -10,7 +10,6 @@ from typing import Any
 from headrace.engines.planning.prepare_run import digest_of_code
 from headrace.errors import JobInvalid, Problem, UsageError
 from headrace.grid.copy_action import read_from_copies
-from headrace.grid.grid_file import GridFile
 from headrace.grid.line import ENGINE, SAGEMAKER
 from headrace.grid.load_grid import Grid, Template, place_of
 from headrace.grid.plan_grid import with_ending
@@ -42,12 +41,17 @@ class LineJobs:
     Args:
         grid: as it was read.
 
+    Attributes:
+        file: what the user wrote.
+        template: keys of the grid's job.
+
     Raises:
         JobInvalid: an engine that is not there, or a field of `in_regions` that cannot be.
     """
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
+        self.file, self.template = grid.file, grid.template.data
         self._lines = {line.key: line for line in grid.lines}
         self._templates: dict[str, Template] = {}
         self._check_engine()
@@ -55,19 +59,9 @@ class LineJobs:
             self._template(region)
 
     @property
-    def file(self) -> GridFile:
-        """What the user wrote."""
-        return self._grid.file
-
-    @property
-    def template(self) -> Mapping[str, Any]:
-        """Keys of the grid's job."""
-        return self._grid.template.data
-
-    @property
     def digest(self) -> str:
         """What tells the job of this grid, its code, and what is another in each region, from others."""
-        given = [self._grid.template.data, self.file.engine, self.file.in_regions, self._code()]
+        given = [self.template, self.file.engine, self.file.in_regions, self._code()]
         return hashlib.sha256(json.dumps(given, sort_keys=True, default=str).encode()).hexdigest()
 
     def job(self, key: str, name: str, region: str, engine: str, copies: Mapping[str, str]) -> Job:
