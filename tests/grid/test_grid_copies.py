@@ -344,7 +344,7 @@ def test_a_planned_copy_goes_where_the_grid_says_and_each_region_is_reached_its_
         "us-west-2": {"engines.sagemaker.profile": "oregon", "engines.sagemaker.endpoint_urls.s3": "http://w"}
     }
     job = {"engines": {"sagemaker": {"profile": "all", "region": "us-east-1"}}}
-    assert access_in("us-west-2", job, in_regions["us-west-2"]) == S3Access("oregon", "us-west-2", "http://w")
+    assert access_in("us-west-2", job, in_regions) == S3Access("oregon", "us-west-2", "http://w")
     assert access_in("eu-west-1", job, {}) == S3Access("all", "eu-west-1", "")
     rules = PlacementRules.model_validate({"copy_to": {"eu-west-1": s3.uri("c")}, "transfer": {"price": 2}})
     where = (far.uri("data"), "us-east-1", "eu-west-1")

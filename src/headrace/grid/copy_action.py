@@ -495,7 +495,7 @@ def _channel(channel: Any, copies: Mapping[str, str]) -> Any:
     return {**channel, "s3_data": copies[place]} if place in copies else channel
 
 
-def access_in(region: str, job: Mapping[str, Any], fields: Mapping[str, object]) -> S3Access:
+def access_in(region: str, job: Mapping[str, Any], in_regions: Mapping[str, Mapping[str, object]]) -> S3Access:
     """Returns how the buckets of a region are reached. Pure.
 
     That is the profile and the address that a job of this region has for the service SageMaker; else as the
@@ -504,8 +504,9 @@ def access_in(region: str, job: Mapping[str, Any], fields: Mapping[str, object])
     Args:
         region: its name.
         job: keys of the grid's job.
-        fields: what is another in this region, as `in_regions` of a grid's file has it.
+        in_regions: what of it is another in a region, by region.
     """
+    fields = in_regions.get(region, {})
     data = apply_values(job, ((place_of(name), value) for name, value in fields.items()), region).data
     engines: Any = data.get("engines") or {}
     options = engines.get("sagemaker") or {}
@@ -543,8 +544,8 @@ def plan_grid_copy(
     return plan_copy(
         place,
         rules.copy_to[region],
-        source=access_in(source, job, in_regions.get(source, {})),
-        target=access_in(region, job, in_regions.get(region, {})),
+        source=access_in(source, job, in_regions),
+        target=access_in(region, job, in_regions),
         price=rules.transfer.price,
         owner=owner,
     )

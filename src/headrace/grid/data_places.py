@@ -40,7 +40,7 @@ class PlaceClients:
 
     def of(self, region: str) -> S3:
         """Returns the client of a region; of the environment's when its name is empty. Raises UsageError."""
-        access = access_in(region, self._job, self._in_regions.get(region, {}))
+        access = access_in(region, self._job, self._in_regions)
         with self._lock:
             if access not in self._clients:
                 self._clients[access] = S3(connections=PARALLEL, access=access)

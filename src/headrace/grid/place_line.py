@@ -220,7 +220,7 @@ class Placer:
         return Candidate(
             region=region,
             price=None if bill.unpriced else bill.price,
-            prices=bill.known,
+            prices=tuple(price for price in bill.prices.values() if price),
             unpriced=bill.unpriced,
             run_cost=None if bill.unpriced else cost(bill.price, demand.run_seconds),
             copies=copies,
@@ -316,25 +316,19 @@ def _merit(candidate: Candidate, wish: str) -> _Merit:
 
 @dataclass(frozen=True)
 class _Bill:
-    """What hosts cost in a region: price an hour, types whose price is unknown, list prices by type and those known."""
+    """What hosts cost in a region: price an hour, types whose price is unknown, list prices by type."""
 
     price: float
     unpriced: tuple[str, ...]
     prices: Mapping[str, Price | None]
-    known: tuple[Price, ...]
 
 
 @functools.lru_cache(maxsize=4096)
 def _bill(to_pay: tuple[tuple[str, int], ...], region: str, on: date | None, share: float | None) -> _Bill:
     """Returns what so many hosts of each type cost; `share` of the list price is paid, None: nobody knows it."""
-    prices = {kind: _listed(kind, region, on) for kind, _ in to_pay}
+    prices = {kind: price_of(kind, region or DEFAULT_REGION, on=on) for kind, _ in to_pay}
     unpriced = [kind for kind, count in to_pay if count and prices[kind] is None]
     unpriced += ["spot"] if share is None and any(count for _, count in to_pay) else []
     counts = dict(to_pay)
     paid = sum(price.price * (share or 0.0) * counts[kind] for kind, price in prices.items() if price)
-    return _Bill(paid, tuple(unpriced), prices, tuple(price for price in prices.values() if price))
-
-
-@functools.lru_cache(maxsize=4096)
-def _listed(instance_type: str, region: str, on: date | None) -> Price | None:
-    return price_of(instance_type, region or DEFAULT_REGION, on=on)
+    return _Bill(paid, tuple(unpriced), prices)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from headrace.endpoint.s3.object_store import Known, ObjectInfo, ObjectStore, copy_bytes
+from headrace.endpoint.s3.object_store import Known, ObjectInfo, ObjectStore, copy_bytes, read_known
 from headrace.endpoint.s3.s3_errors import S3Error
 from headrace.endpoint.s3.s3_request import (
     S3Request,
@@ -451,7 +451,7 @@ def _check_stated(stated: Mapping[str, str], checksums: Mapping[str, str], path:
 
 
 def _upload(row: Mapping[str, Any]) -> Upload:
-    return Upload(**{**row, "known": Known.from_json(row["known"])})
+    return Upload(**{**row, "known": read_known(row["known"])})
 
 
 def _named(members: Members) -> dict[str, object]:

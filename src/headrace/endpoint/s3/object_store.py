@@ -14,15 +14,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import json
 import os
 import secrets
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from headrace.catalog.aws_facts import why_no_bucket
 from headrace.endpoint.http.http_message import CHUNK_BYTES
@@ -54,8 +55,7 @@ CREATE TABLE IF NOT EXISTS parts (
 """
 
 
-@dataclass(frozen=True)
-class Known:
+class Known(msgspec.Struct, frozen=True, array_like=True):
     """What a client said of an object, and what was computed of it.
 
     Attributes:
@@ -65,21 +65,19 @@ class Known:
         parts: bytes of each part, if it was uploaded in parts.
     """
 
-    members: Mapping[str, object] = field(default_factory=dict)
-    checksums: Mapping[str, str] = field(default_factory=dict)
+    members: dict[str, object] = {}
+    checksums: dict[str, str] = {}
     kind: str = "FULL_OBJECT"
     parts: tuple[int, ...] = ()
 
     def to_json(self) -> str:
         """Returns it as text."""
-        return json.dumps([dict(self.members), dict(self.checksums), self.kind, self.parts])
+        return msgspec.json.encode(self).decode()
 
-    @classmethod
-    def from_json(cls, text: str) -> Known:
-        """Reads what `to_json` has written."""
-        members, checksums, kind, parts = json.loads(text)
-        return cls(members, checksums, kind, tuple(parts))
 
+_known = msgspec.json.Decoder(Known)
+read_known = _known.decode
+"""Reads what `Known.to_json` has written."""
 
 ObjectRow = Mapping[str, Any]
 """What is known of one object, and the file that it is true of: inode, size, changed, etag, known."""
@@ -377,7 +375,7 @@ def info_of(key: bytes, found: os.stat_result, row: ObjectRow | None) -> ObjectI
     """Returns the object that a file is; `row` counts if it is about this very file."""
     file = (found.st_ino, found.st_size, found.st_mtime_ns)
     if row is not None and (row["inode"], row["size"], row["changed"]) == file:
-        return ObjectInfo(key, found.st_size, found.st_mtime, row["etag"], Known.from_json(row["known"]))
+        return ObjectInfo(key, found.st_size, found.st_mtime, row["etag"], read_known(row["known"]))
     mark = f"{found.st_mtime_ns}-{found.st_size}-{found.st_ino}".encode()
     # The part's number says that this is no MD5 of the bytes, as for objects that were uploaded in parts.
     return ObjectInfo(

@@ -195,7 +195,7 @@ class Received:
 
     size: int
     md5: str
-    checksums: Mapping[str, str]
+    checksums: dict[str, str]
 
 
 def expected_size(request: HttpRequest) -> int | None:

@@ -286,8 +286,7 @@ class JobQueue:
         self._store = store
         self._runs = runs
         self._most = most
-        self._changed = threading.Condition()
-        self._news = False
+        self._changed = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._work, name="job-queue")
 
@@ -297,15 +296,12 @@ class JobQueue:
 
     def notice(self) -> None:
         """Says that there is a new job, or one less."""
-        with self._changed:
-            self._news = True
-            self._changed.notify_all()
+        self._changed.set()
 
     def close(self) -> None:
         """Ends the thread. Jobs that run go on."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify_all()
+        self._stopping = True
+        self._changed.set()
         self._thread.join()
 
     def stop_jobs(self, seconds: float) -> list[str]:
@@ -336,10 +332,8 @@ class JobQueue:
             self._runs.resume(job)
         while not self._stopping:
             busy = self._step()
-            with self._changed:
-                if not self._news and not self._stopping:
-                    self._changed.wait(POLL_SECONDS if busy else None)
-                self._news = False
+            self._changed.wait(POLL_SECONDS if busy else None)
+            self._changed.clear()
 
     def _step(self) -> bool:
         """Looks at what runs and starts what may. Returns whether anything runs."""

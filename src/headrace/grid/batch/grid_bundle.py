@@ -27,7 +27,8 @@ import json
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -99,8 +100,8 @@ class FrozenCopy(msgspec.Struct, frozen=True):
     bytes: int
     price: float
     owner: str
-    source_access: tuple[str, str, str]
-    target_access: tuple[str, str, str]
+    source_access: S3Access
+    target_access: S3Access
 
 
 class FrozenGrid(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -243,8 +244,8 @@ def freeze_copies(grid: Grid, plan: GridPlan) -> tuple[FrozenCopy, ...]:
                 bytes=action.bytes,
                 price=rules.transfer.price,
                 owner=owner,
-                source_access=access_in(source, job, in_regions.get(source, {})),
-                target_access=access_in(region, job, in_regions.get(region, {})),
+                source_access=access_in(source, job, in_regions),
+                target_access=access_in(region, job, in_regions),
             )
         found.append(copy)
     return tuple(found)
@@ -266,7 +267,7 @@ def make_copy(copy: FrozenCopy, stop: threading.Event, progress: Callable[[CopyP
     Raises:
         CopyFailed: it is not whole.
     """
-    source, target = S3Access(*copy.source_access), S3Access(*copy.target_access)
+    source, target = copy.source_access, copy.target_access
     with plan_copy(
         copy.place, copy.copy_to, source=source, target=target, price=copy.price, owner=copy.owner
     ) as action:
@@ -298,18 +299,12 @@ def check_copied(copies: Iterable[FrozenCopy]) -> None:
         StorageError: its marker cannot be read now.
     """
     for copy in copies:
-        if not _is_marked(copy):
+        bucket, key = split(copy.target)
+        with closing(S3(access=copy.target_access)) as s3:
+            marker = read_marker(s3, bucket, key.rpartition(OBJECTS)[0])
+        if marker is None:
             hint = "`headrace grid copy` makes the copies of a bundle; on AWS Batch the job of submit-copies.json does"
             raise UsageError(f"the copy of {copy.place} in {copy.region} is not whole", hint=hint)
-
-
-def _is_marked(copy: FrozenCopy) -> bool:
-    bucket, key = split(copy.target)
-    s3 = S3(access=S3Access(*copy.target_access))
-    try:
-        return read_marker(s3, bucket, key.rpartition(OBJECTS)[0]) is not None
-    finally:
-        s3.close()
 
 
 _CSV, _JSON = "array.txt", "array.jsonl"
@@ -344,21 +339,6 @@ def _only_place(placed: Sequence[Mapping[str, object]]) -> str:
 _DIGITS = 12
 
 
-@dataclass(frozen=True)
-class _Packed:
-    """What a job names in the bundle in place of files of this machine.
-
-    Attributes:
-        own: keys of the job.
-        groups: keys of each group.
-        wheels: folder of its wheels; empty for none.
-    """
-
-    own: Mapping[str, Any]
-    groups: tuple[Mapping[str, Any], ...]
-    wheels: str
-
-
 class FrozenCode:
     """See the module.
 
@@ -372,7 +352,7 @@ class FrozenCode:
     def __init__(self, base: Path) -> None:
         self.files: dict[str, bytes] = {}
         self._base = base
-        self._packed: dict[bytes, _Packed] = {}
+        self._packed: dict[bytes, tuple[dict[str, Any], list[dict[str, Any]], str]] = {}
 
     def freed(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the keys of a job, in which its files are those of the bundle.
@@ -389,20 +369,21 @@ class FrozenCode:
         known = msgspec.json.encode([named, options.get("wheels")])
         if known not in self._packed:
             self._packed[known] = self._pack(Job(base_path=self._base, **data))
-        found = self._packed[known]
-        free: dict[str, Any] = {key: value for key, value in data.items() if key != "dependencies"}
-        free.update(found.own)
+        own, of_groups, wheels = self._packed[known]
+        free = {key: value for key, value in data.items() if key != "dependencies"} | own
         if groups:
-            free["instance_groups"] = [{**group, **more} for group, more in zip(groups, found.groups, strict=True)]
-        if found.wheels:
-            free["engines"] = {**data["engines"], "sagemaker": {**options, "wheels": found.wheels}}
+            free["instance_groups"] = [{**group, **more} for group, more in zip(groups, of_groups, strict=True)]
+        if wheels:
+            free["engines"] = {**data["engines"], "sagemaker": {**options, "wheels": wheels}}
         return free
 
-    def _pack(self, job: Job) -> _Packed:
+    def _pack(self, job: Job) -> tuple[dict[str, Any], list[dict[str, Any]], str]:
+        """Returns what a job names in the bundle in place of files of this machine: its keys, those of each of its
+        groups, and the folder of its wheels; empty for none."""
         folder = job.sagemaker.wheels
         wheels = "" if folder in (AUTO_WHEELS, NO_WHEELS) else self._pack_wheels(self._base / folder)
         if is_remote(job.source_dir) or not (job.source_dir or job.scripts or job.dependencies):
-            return _Packed({}, tuple({} for _ in job.instance_groups), wheels)
+            return {}, [{} for _ in job.instance_groups], wheels
         job.check_files()
         with tempfile.TemporaryDirectory(prefix="headrace-code-") as copied:
             paths = RunPaths(Path(copied))
@@ -410,9 +391,9 @@ class FrozenCode:
             content = packed(files_below(paths.code, sorted(each.name for each in paths.code.iterdir())))
         name = f"code-{content_digest('.gz', content)[:_DIGITS]}.tar.gz"
         self.files[name] = content
-        own = {"source_dir": name, **({"entry_point": job.in_code(job.entry_point)} if job.entry_point else {})}
-        groups = (group.entry_point for group in job.instance_groups)
-        return _Packed(own, tuple({"entry_point": job.in_code(each)} if each else {} for each in groups), wheels)
+        scripts = (job.entry_point, *(group.entry_point for group in job.instance_groups))
+        own, *groups = ({"entry_point": job.in_code(script)} if script else {} for script in scripts)
+        return {"source_dir": name, **own}, groups, wheels
 
     def _pack_wheels(self, folder: Path) -> str:
         found = {wheel.name: wheel.read_bytes() for wheel in sorted(folder.glob("*.whl"))}

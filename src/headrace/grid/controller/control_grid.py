@@ -48,8 +48,7 @@ class GridChanges:
     deadline: tuple[float | None, float | None] | None = None
 
     def __bool__(self) -> bool:
-        limits = self.budget is not None or self.deadline is not None
-        return bool(self.added or self.gone or self.moved or self.job or self.file or limits)
+        return self != GridChanges()
 
 
 def grid_record(jobs: LineJobs, plan: GridPlan, path: str, now: float) -> GridRecord:
