@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -256,3 +259,28 @@ def test_a_sampler_that_is_its_own_iterator_is_begun_once_a_pass(name: str, kind
         with DataLoader(Tens(), **call(kind), num_workers=workers) as resumed:
             resumed.load_state_dict(state)
             assert passes(resumed, 1)[0] == expected[step:]
+
+
+class Yields:
+    """Lets other threads run where a row is made."""
+
+    def __len__(self) -> int:
+        return 400
+
+    def __getitem__(self, row: int) -> int:
+        time.sleep(0.0005)
+        return row
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_threads_that_share_an_iterator_get_each_batch_once(workers: int) -> None:
+    between = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with DataLoader(Yields(), 2, num_workers=workers) as loader, ThreadPoolExecutor(4) as threads:
+            shared = iter(loader)
+            parts = list(threads.map(lambda _: [tuple(batch.tolist()) for batch in shared], range(4)))
+    finally:
+        sys.setswitchinterval(between)
+    assert sorted(itertools.chain(*parts)) == [(row, row + 1) for row in range(0, 400, 2)]
+    assert all(part == sorted(part) for part in parts)

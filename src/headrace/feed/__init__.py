@@ -41,93 +41,63 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-_EXPORTS = {
-    "Auto": "headrace.feed.tuning.executor_rule",
-    "Buckets": "headrace.feed.plan.orders.length_buckets",
-    "DataLoader": "headrace.feed.loader.data_loader",
-    "Packed": "headrace.feed.streams.packing",
-    "Pipeline": "headrace.feed.pipelines.factory",
-    "PipelineError": "headrace.errors",
-    "PositionError": "headrace.errors",
-    "PurityReport": "headrace.feed.pipelines.purity",
-    "PurityWarning": "headrace.feed.client.policy",
-    "ShardError": "headrace.errors",
-    "Skipped": "headrace.feed.client.policy",
-    "Source": "headrace.feed.sources.source",
-    "Window": "headrace.feed.plan.orders.order",
-    "WorkerError": "headrace.errors",
-    "WorkersLost": "headrace.errors",
-    "arrow": "headrace.feed.sources.open_source",
-    "channel": "headrace.feed.pipelines.factory",
-    "lane": "headrace.feed.pipelines.lane_datasets",
-    "merge_states": "headrace.feed.plan.state_dict",
-    "hf": "headrace.feed.sources.open_source",
-    "mix": "headrace.feed.pipelines.mixture",
-    "jsonl": "headrace.feed.sources.open_source",
-    "pack": "headrace.feed.streams.packing",
-    "parquet": "headrace.feed.sources.open_source",
-    "pipeline": "headrace.feed.pipelines.factory",
-    "rng": "headrace.feed.pipelines.seeds",
-    "stack_arrays": "headrace.feed.pipelines.fetch",
-    "tar": "headrace.feed.sources.open_source",
-    "track": "headrace.feed.metrics.track",
-}
-
-__all__ = [
-    "Auto",
-    "Buckets",
-    "DataLoader",
-    "Packed",
-    "Pipeline",
-    "PipelineError",
-    "PositionError",
-    "PurityReport",
-    "PurityWarning",
-    "ShardError",
-    "Skipped",
-    "Source",
-    "Window",
-    "WorkerError",
-    "WorkersLost",
-    "arrow",
-    "channel",
-    "hf",
-    "jsonl",
-    "lane",
-    "merge_states",
-    "mix",
-    "pack",
-    "parquet",
-    "pipeline",
-    "rng",
-    "stack_arrays",
-    "tar",
-    "track",
-]
-
 if TYPE_CHECKING:
-    from headrace.errors import PipelineError, PositionError, ShardError, WorkerError, WorkersLost
-    from headrace.feed.client.policy import PurityWarning, Skipped
-    from headrace.feed.loader.data_loader import DataLoader
-    from headrace.feed.metrics.track import track
-    from headrace.feed.pipelines.factory import Pipeline, channel, pipeline
-    from headrace.feed.pipelines.fetch import stack_arrays
-    from headrace.feed.pipelines.lane_datasets import lane
-    from headrace.feed.pipelines.mixture import mix
-    from headrace.feed.pipelines.purity import PurityReport
-    from headrace.feed.pipelines.seeds import rng
-    from headrace.feed.plan.orders.length_buckets import Buckets
-    from headrace.feed.plan.orders.order import Window
-    from headrace.feed.plan.state_dict import merge_states
-    from headrace.feed.sources.open_source import arrow, hf, jsonl, parquet, tar
-    from headrace.feed.sources.source import Source
-    from headrace.feed.streams.packing import Packed, pack
-    from headrace.feed.tuning.executor_rule import Auto
+    from headrace.errors import PipelineError as PipelineError
+    from headrace.errors import PositionError as PositionError
+    from headrace.errors import ShardError as ShardError
+    from headrace.errors import WorkerError as WorkerError
+    from headrace.errors import WorkersLost as WorkersLost
+    from headrace.feed.client.policy import PurityWarning as PurityWarning
+    from headrace.feed.client.policy import Skipped as Skipped
+    from headrace.feed.loader.data_loader import DataLoader as DataLoader
+    from headrace.feed.metrics.track import track as track
+    from headrace.feed.pipelines.factory import Pipeline as Pipeline
+    from headrace.feed.pipelines.factory import channel as channel
+    from headrace.feed.pipelines.factory import pipeline as pipeline
+    from headrace.feed.pipelines.fetch import stack_arrays as stack_arrays
+    from headrace.feed.pipelines.lane_datasets import lane as lane
+    from headrace.feed.pipelines.mixture import mix as mix
+    from headrace.feed.pipelines.purity import PurityReport as PurityReport
+    from headrace.feed.pipelines.seeds import rng as rng
+    from headrace.feed.plan.orders.length_buckets import Buckets as Buckets
+    from headrace.feed.plan.orders.order import Window as Window
+    from headrace.feed.plan.state_dict import merge_states as merge_states
+    from headrace.feed.sources.open_source import arrow as arrow
+    from headrace.feed.sources.open_source import hf as hf
+    from headrace.feed.sources.open_source import jsonl as jsonl
+    from headrace.feed.sources.open_source import parquet as parquet
+    from headrace.feed.sources.open_source import tar as tar
+    from headrace.feed.sources.source import Source as Source
+    from headrace.feed.streams.packing import Packed as Packed
+    from headrace.feed.streams.packing import pack as pack
+    from headrace.feed.tuning.executor_rule import Auto as Auto
+
+_NAMES = {
+    "headrace.errors": "PipelineError PositionError ShardError WorkerError WorkersLost",
+    "headrace.feed.client.policy": "PurityWarning Skipped",
+    "headrace.feed.loader.data_loader": "DataLoader",
+    "headrace.feed.metrics.track": "track",
+    "headrace.feed.pipelines.factory": "Pipeline channel pipeline",
+    "headrace.feed.pipelines.fetch": "stack_arrays",
+    "headrace.feed.pipelines.lane_datasets": "lane",
+    "headrace.feed.pipelines.mixture": "mix",
+    "headrace.feed.pipelines.purity": "PurityReport",
+    "headrace.feed.pipelines.seeds": "rng",
+    "headrace.feed.plan.orders.length_buckets": "Buckets",
+    "headrace.feed.plan.orders.order": "Window",
+    "headrace.feed.plan.state_dict": "merge_states",
+    "headrace.feed.sources.open_source": "arrow hf jsonl parquet tar",
+    "headrace.feed.sources.source": "Source",
+    "headrace.feed.streams.packing": "Packed pack",
+    "headrace.feed.tuning.executor_rule": "Auto",
+}
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
+__all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> object:
-    if name in _EXPORTS:
-        return getattr(importlib.import_module(_EXPORTS[name]), name)
+    if name in _MODULES:
+        return getattr(importlib.import_module(_MODULES[name]), name)
     raise AttributeError(f"module 'headrace.feed' has no attribute {name!r}")
 
 

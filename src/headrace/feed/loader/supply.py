@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -468,7 +469,7 @@ class Iteration(Iterator[Any]):
     """One pass over a loader: what `iter(loader)` returns.
 
     As with torch's iterators, an error of the user's dataset ends its batch, not the pass: `next()` may be called again
-    and gives the batch that follows.
+    and gives the batch that follows. Threads may share one: each batch goes to one of them.
 
     Args:
         begin: plans the pass. Returns where its batches come from, and its progress.
@@ -495,33 +496,35 @@ class Iteration(Iterator[Any]):
         self._ended = False
         self._peeked: tuple[tuple[Any, int] | None, Place] | None = None
         self._owner = os.getpid()
+        self._turn = threading.RLock()  # a signal's handler, in the same thread, may end a pass
         meter.begin()
 
     def __len__(self) -> int:
         return self._length()
 
     def __next__(self) -> Any:
-        if self._ended:
-            raise StopIteration
         check_owner(self._owner)
-        if self._begin is not None:
-            self._settle(self._begin)
-        self._meter.waiting()
-        try:
-            if self._meter.counts_queue:
-                self._meter.queued(self._batches.queued())
-            item = self._fetch()
-        except INTERRUPTIONS:
-            self._end(complete=False)
-            raise  # others are the user's own: the pass goes on; one of the feed has closed the session and says so
-        if item is None:
-            self._end(complete=True)
-            self._meter.ended()
-            raise StopIteration
-        batch = item[0] if self._prepare is None else self._prepare(item[0])
-        size = self._batches.size
-        self._meter.got(item[1], bytes_of(batch) if size is None else size, self._progress.epoch)
-        return batch
+        with self._turn:
+            if self._ended:
+                raise StopIteration
+            if self._begin is not None:
+                self._settle(self._begin)
+            self._meter.waiting()
+            try:
+                if self._meter.counts_queue:
+                    self._meter.queued(self._batches.queued())
+                item = self._fetch()
+            except INTERRUPTIONS:
+                self._end(complete=False)
+                raise  # others are the user's own: the pass goes on; one of the feed has closed the session and says so
+            if item is None:
+                self._end(complete=True)
+                self._meter.ended()
+                raise StopIteration
+            batch = item[0] if self._prepare is None else self._prepare(item[0])
+            size = self._batches.size
+            self._meter.got(item[1], bytes_of(batch) if size is None else size, self._progress.epoch)
+            return batch
 
     def peek(self) -> Any:
         """Returns the first batch, None if there is none. It is not taken: the pass has not begun by that."""
