@@ -148,7 +148,7 @@ def test_a_layout_is_learned_row_by_row_and_nothing_is_kept_of_the_batches_that_
             assert found is not None
             number, row = found
             assert (number, row.first) == (1, 0 if isinstance(answer, messages.Failed) else 1)
-            probe.request = hosts.schedule.request_layout(number, row, 0.0)
+            probe.request = hosts.schedule.ask(number, row, "layout", 0.0)
             assert probe.next_row() is None  # one at a time
             hosts.schedule.answered(number, probe.request.number, 0.0)
             probe.answered(worker, row, answer)

@@ -8,8 +8,8 @@ import random
 
 import pytest
 
-from headrace.feed.client.scheduler import MAX_DEATHS, MAX_DEATHS_TOGETHER, IdleWorkers, Schedule
-from headrace.feed.client.work_units import Outcome, Request, Slice
+from headrace.feed.client.scheduler import MAX_DEATHS, MAX_DEATHS_TOGETHER, Schedule
+from headrace.feed.client.work_units import Request, Slice
 from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.wire import messages
 from headrace.feed.worker.executor_rules import DEPTH
@@ -43,7 +43,7 @@ def answered(schedule: Schedule, number: int, request: Request, now: float) -> S
     """A worker has made the rows of a request. Returns the slice; None when nobody needs them (any more)."""
     found = schedule.answered(number, request.number, now)
     assert found in (request, None)
-    return request.slice if found is not None and request.answered(DONE, now) is Outcome.ROWS else None
+    return request.slice if found is not None and not request.unwanted else None
 
 
 def finish(schedule: Schedule, number: int, request: Request, seconds: float = 0.01) -> Slice | None:
@@ -92,14 +92,13 @@ def test_a_worker_that_has_not_answered_yet_is_asked_for_little_however_long_nob
 def test_what_waits_at_a_busy_worker_is_taken_back_for_one_that_has_nothing_to_do() -> None:
     schedule, owed = deep(("idle", 1))
     assert ask_all(schedule) == []
-    [taken] = IdleWorkers(schedule).work(0.0).taken
+    [taken] = schedule.idle_work(0.0).taken
     assert taken is owed[1][DEPTH], "the earliest that nobody has begun"
-    assert IdleWorkers(schedule).work(0.0).taken == [], "it has been"
+    assert schedule.idle_work(0.0).taken == [], "it has been"
     assert schedule.answered(1, taken.number, 0.0) is taken
-    assert taken.answered(messages.Cancelled(taken.number), 0.0) is Outcome.NOTHING
     [(number, _, slice_)] = ask_all(schedule)
     assert (number, slice_) == (2, taken.slice)
-    assert IdleWorkers(schedule).work(0.0).taken == [], "nobody is idle"
+    assert schedule.idle_work(0.0).taken == [], "nobody is idle"
 
 
 def test_what_a_stuck_worker_does_not_give_back_is_asked_for_twice_and_costs_no_share_of_the_hedges() -> None:
@@ -107,30 +106,29 @@ def test_what_a_stuck_worker_does_not_give_back_is_asked_for_twice_and_costs_no_
     assert len(owed[1]) == 4
     late = 0.32  # it should have made the first one after 0.1
     schedule.hedges, schedule.requested = 1, 10  # there may be no more
-    [first] = IdleWorkers(schedule).work(late).taken
-    assert IdleWorkers(schedule).work(late + 0.05).again is None, "it may give it back"
+    [first] = schedule.idle_work(late).taken
+    assert schedule.idle_work(late + 0.05).again is None, "it may give it back"
     for request in [first, owed[1][2], owed[1][3]]:
         late += 0.2
-        number, slice_ = IdleWorkers(schedule).work(late).again or (0, None)
+        number, slice_ = schedule.idle_work(late).again or (0, None)
         assert (number, slice_) == (2, request.slice)
         moved = schedule.request(2, request.slice, late)
         assert moved.purpose == "moved"
         finish(schedule, 2, moved, seconds=0.1)
         assert request.slice.done
-        IdleWorkers(schedule).work(late)
+        schedule.idle_work(late)
     assert schedule.hedges == 1
-    assert IdleWorkers(schedule).work(9.0).again is None, "the one that it is at may be made by both"
+    assert schedule.idle_work(9.0).again is None, "the one that it is at may be made by both"
     for step in (0, 1):
         schedule.pop(0, step)
     schedule.requested = 100
-    assert IdleWorkers(schedule).work(9.0).again == (2, owed[1][0].slice)
+    assert schedule.idle_work(9.0).again == (2, owed[1][0].slice)
 
 
 def test_nothing_is_asked_for_twice_without_hedging() -> None:
     schedule, _ = deep(("idle", 1))
-    without = IdleWorkers(schedule, hedge=False)
-    assert without.work(1.0).taken
-    assert without.work(9.0).again is None
+    assert schedule.idle_work(1.0, hedge=False).taken
+    assert schedule.idle_work(9.0, hedge=False).again is None
 
 
 def test_nothing_is_taken_back_that_would_not_come_sooner() -> None:
@@ -139,22 +137,22 @@ def test_nothing_is_taken_back_that_would_not_come_sooner() -> None:
         finish(schedule, 1, request, seconds=0.1)
     schedule.add_worker(2, "slow", 1, 0.0)
     schedule.workers[2].seconds_per_row = 1.0
-    assert IdleWorkers(schedule).work(0.0).taken == []
+    assert schedule.idle_work(0.0).taken == []
     schedule.workers[2].seconds_per_row = 0.01
-    assert IdleWorkers(schedule).work(0.0).taken == owed[1][-1:]
+    assert schedule.idle_work(0.0).taken == owed[1][-1:]
     schedule, owed = deep(("idle", 1))
     for request in owed[1]:
         request.slice.holders = frozenset({1})
-    assert IdleWorkers(schedule).work(0.0).taken == [], "it does not hold them"
+    assert schedule.idle_work(0.0).taken == [], "it does not hold them"
 
 
 def test_what_one_that_is_to_go_has_not_begun_is_known() -> None:
     schedule, owed = deep()
-    assert schedule.workers[1].behind() == owed[1][DEPTH:]
+    assert schedule.not_begun(1) == owed[1][DEPTH:]
     assert schedule.workers[1].outstanding_rows == 8 * len(owed[1])
     for request in owed[1]:
         finish(schedule, 1, request, seconds=0.1)
-    assert schedule.workers[1].behind() == []
+    assert schedule.not_begun(1) == []
     assert schedule.workers[1].outstanding_rows == 0
 
 
@@ -373,7 +371,7 @@ def test_a_bundle_is_one_part_and_after_a_death_each_of_its_batches_stands_alone
 
 def late(schedule: Schedule, now: float) -> tuple[int, Slice] | None:
     assert schedule.next_slice() is None
-    return IdleWorkers(schedule).work(now).again
+    return schedule.idle_work(now).again
 
 
 @pytest.mark.promise("feed-guarantees", "requests are doubled at most once in twenty, and never without an idle worker")
@@ -413,7 +411,7 @@ def test_without_hedging_nothing_is_asked_for_twice() -> None:
     schedule.push([plan(0)])
     ask_all(schedule)
     schedule.add_worker(2, "b", 1, 0.0)
-    assert IdleWorkers(schedule, hedge=False).work(1000.0).again is None
+    assert schedule.idle_work(1000.0, hedge=False).again is None
     assert late(schedule, 1000.0) is not None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import warnings
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 
 import msgspec
 import pytest
@@ -18,7 +18,7 @@ from headrace.feed.batch.row_layout import learn
 from headrace.feed.batch.slab import Slab
 from headrace.feed.client.policy import Policy, SessionStats
 from headrace.feed.client.session import Session
-from headrace.feed.client.worker_pool import Worker, WorkerPool
+from headrace.feed.client.worker_pool import Kind, Worker, WorkerPool
 from headrace.feed.plan.epoch import EpochPlan
 from headrace.feed.wire import messages
 from headrace.feed.wire.framed_connection import FramedConnection, Link
@@ -78,13 +78,13 @@ class Hand:
 class ByHand(WorkerPool):
     """Workers that are there from the beginning and never replaced."""
 
-    def __init__(self, names: str) -> None:
+    def __init__(self, names: str, kind: Kind = "server") -> None:
         super().__init__()
         self.hands: dict[str, Hand] = {}
         for name in names:
             ours, theirs = socket.socketpair()
             self.hands[name] = Hand(theirs)
-            self._add(name, "server", Link(FramedConnection(ours)))
+            self._add(name, kind, Link(FramedConnection(ours)))
         self._new = self.workers()
 
     def maintain(self, now: float) -> list[Worker]:
@@ -343,3 +343,127 @@ def test_closing_gives_everything_up_even_under_way(worker_pool: ByHand, session
     session.close()
     assert open_descriptors() < before
     session.close()
+
+
+ERROR = messages.RemoteError("builtins:ValueError", "no", "")
+ANSWERS = {
+    "done": lambda number: messages.Done(number, 0, [], ENCODED, 0.01, 0.01),
+    "unstackable": messages.Unstackable,
+    "failed": lambda number: messages.Failed(number, ERROR),
+    "lost": lambda number: messages.Lost(number, "killed by SIGKILL", True),
+    "cancelled": messages.Cancelled,
+}
+
+
+@contextmanager
+def played(names: str, *, kind: Kind = "server", verify: float = 0) -> Iterator[tuple[Session, list[Hand]]]:
+    """A session of one batch a worker, which each has been asked for."""
+    pool = ByHand(names, kind)
+    policy = Policy(verify=verify, hedge=False, memory=1 << 20, stall_timeout=5)
+    made = Session(pool, messages.Open(1, "m:f", {}, "", "", True), policy, SessionStats(), warnings.warn)
+    with closing(made):
+        made.begin(EpochPlan(len(names) * ROWS, ROWS, 0).epoch(0))
+        made._exchange.step(0.0)
+        hands = list(pool.hands.values())
+        for hand in hands:
+            hand.opened(len(names) * ROWS)
+        step(made, hands)
+        yield made, hands
+
+
+def step(session: Session, hands: list[Hand]) -> None:
+    session._exchange.step(0.01)
+    session._exchange.step(0.0)
+    for hand in hands:
+        hand.read()
+
+
+def by_whom(hands: list[Hand], step: int) -> Hand:
+    return next(hand for hand in hands if any(request.batches[0].step == step for request in hand.asks))
+
+
+@pytest.mark.parametrize(
+    ("answer", "again", "whole", "retries"),
+    [("unstackable", 1, True, 0), ("failed", 0, False, 0), ("lost", 1, False, 1), ("cancelled", 1, False, 0)],
+)
+def test_what_follows_from_an_answer_without_rows(answer: str, again: int, whole: bool, retries: int) -> None:
+    with played("a") as (session, [hand]):
+        [request] = hand.asks
+        hand.channel.send(ANSWERS[answer](request.number))
+        step(session, [hand])
+        assert [ask.whole for ask in hand.asks[1:]] == [whole] * again
+        assert (session.stats.retries, session.stats.slices_timed_out) == (retries, retries)
+        if answer == "failed":
+            assert session.wait_for(0, 0, 5)
+            with pytest.raises(ValueError, match="no"):
+                session.take(0, 0)
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_nothing_follows_from_an_answer_that_nobody_needs_but_rows_are_counted(answer: str) -> None:
+    with played("a") as (session, [hand]):
+        [request] = hand.asks
+        session.begin(iter(()))
+        hand.channel.send(ANSWERS[answer](request.number))
+        step(session, [hand])
+        stats = session.stats
+        assert (stats.duplicates_dropped, stats.retries, stats.slices_timed_out) == (answer == "done", 0, 0)
+        assert hand.asks == [request]
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_a_check_compares_what_was_made_and_gives_up_at_anything_else(answer: str) -> None:
+    with played("ab", verify=1) as (session, hands):
+        one, other = by_whom(hands, 0), by_whom(hands, 1)
+        for hand in hands:
+            hand.answer(hand.asks[0])
+        step(session, hands)
+        [check] = [request for request in other.asks if request.check == messages.SUM]
+        other.channel.send(ANSWERS[answer](check.number))
+        step(session, hands)
+        assert session.stats.slices_verified == (answer == "done")
+        assert session.stats.retries == 0
+        assert [len(hand.asks) for hand in (one, other)] == [2, 2]  # each has made one, and was asked for the other's
+
+
+@pytest.mark.parametrize("kind", ["executor", "server"])
+def test_a_check_is_made_by_another_when_its_worker_is_lost_unless_it_may_be_what_ended_it(kind: Kind) -> None:
+    with played("abc", kind=kind, verify=1) as (session, hands):
+        one = by_whom(hands, 0)
+        one.answer(one.asks[0])
+        step(session, hands)
+        [checker] = [hand for hand in hands if hand.asks[-1].check == messages.SUM]
+        [third] = [hand for hand in hands if hand not in (one, checker)]
+        checker.answer(checker.asks[0]) if kind == "executor" else None  # so that the check is what it is at
+        checker.channel.close()
+        hands.remove(checker)
+        step(session, hands)
+        checks = [request.batches[0].step for request in third.asks if request.check == messages.SUM]
+        assert checks == ([] if kind == "executor" else [0])
+
+
+def test_what_nobody_needs_is_no_retry_when_its_worker_is_lost() -> None:
+    with played("ab", kind="executor") as (session, [a, b]):
+        session.begin(iter(()))
+        a.channel.close()
+        step(session, [b])
+        assert session.stats.workers_lost == 1
+        assert session.stats.retries == 0
+
+
+def test_another_row_tells_the_layout_when_the_worker_that_was_asked_is_lost() -> None:
+    pool = ByHand("abc")
+    policy = Policy(verify=0, memory=1 << 20, stall_timeout=5)
+    made = Session(pool, messages.Open(1, "m:f", {}, "", "", True), policy, SessionStats(), warnings.warn)
+    with closing(made):
+        made.begin(EpochPlan(8, 8, 0).epoch(0))
+        made._exchange.step(0.0)
+        hands = list(pool.hands.values())
+        for hand, shards in zip(hands, (["x"], ["x"], ["y"]), strict=True):
+            hand.channel.send(messages.Opened(1, 4, False, {}, [(shard, 4) for shard in shards]))
+        step(made, hands)
+        [asked] = [hand for hand in hands if hand.asks]
+        asked.channel.close()
+        hands.remove(asked)
+        step(made, hands)
+        assert [len(request.batches[0].keys) for hand in hands for request in hand.asks] == [1]

@@ -151,7 +151,7 @@ def simulate(world: World, seed: int, tars: Path) -> SessionStats:
         settle(session, worker_pool)
         assert not warned
     except BaseException:
-        print("the latest requests:", *latest, sep="\n")
+        print("the latest requests:", *map(story, latest), sep="\n")
         raise
     finally:
         session.close()
@@ -162,15 +162,24 @@ def simulate(world: World, seed: int, tars: Path) -> SessionStats:
 def kept(schedule: Schedule) -> deque[Request]:
     """Keeps the latest requests of a schedule: their stories tell what went wrong."""
     latest: deque[Request] = deque(maxlen=40)
-    add = schedule._add
+    ask = schedule.ask
 
     def keep(*arguments: Any) -> Request:
-        request = add(*arguments)
+        request = ask(*arguments)
         latest.append(request)
         return request
 
-    schedule._add = keep  # type: ignore[method-assign]
+    schedule.ask = keep  # type: ignore[method-assign]
     return latest
+
+
+def story(request: Request) -> str:
+    slice_, plan = request.slice, request.slice.bundle.plan
+    return (
+        f"request {request.number} ({request.purpose}) to worker {request.worker} at {request.asked:.4f} s: rows "
+        f"{slice_.first}..{slice_.last - 1} of batch {plan.step} of epoch {plan.epoch}, slab {request.slab}, "
+        f"whole: {slice_.whole}, done: {slice_.done}, unwanted: {request.unwanted}"
+    )
 
 
 def settle(session: Session, worker_pool: SimulatedPool) -> None:

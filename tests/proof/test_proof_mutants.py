@@ -72,9 +72,9 @@ if SOAK:
         ),
         Mutant(
             "dropping what nobody waits for",
-            "feed/client/work_units.py",
-            "        if self.unwanted:\n            return Ignore(duplicate=",
-            "        if False:\n            return Ignore(duplicate=",
+            "feed/client/exchange.py",
+            "        elif request.unwanted:\n            self._stats.duplicates_dropped",
+            "        elif False:\n            self._stats.duplicates_dropped",
             SIMULATION,
         ),
         Mutant(

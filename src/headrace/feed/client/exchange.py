@@ -15,10 +15,10 @@ from headrace.feed.batch import pytree
 from headrace.feed.batch.plain_values import is_broken
 from headrace.feed.client.assembly import Assembly
 from headrace.feed.client.policy import BatchSkipped, Policy, PurityWarning, SessionStats
-from headrace.feed.client.scheduler import IdleWorkers, Schedule
+from headrace.feed.client.scheduler import Schedule
 from headrace.feed.client.shard_placement import LayoutProbe, ShardPlacement
 from headrace.feed.client.verifier import Check, Numerics, Verifier
-from headrace.feed.client.work_units import Bundle, Outcome, Request, Slice
+from headrace.feed.client.work_units import Bundle, Request, Slice
 from headrace.feed.client.worker_pool import Arrival, Worker, WorkerPool, WorkerState
 from headrace.feed.identifiers import WorkerNumber
 from headrace.feed.pipelines.fingerprint import kind_of
@@ -31,65 +31,6 @@ from headrace.feed.wire.remote_errors import in_short, remade
 
 _PLAIN = {int, str, float, bool, bytes, type(None)}  # keys that a message holds as they are
 _INTS = (-(2**63), 2**64)
-
-
-class FailedRows:
-    """What becomes of a batch some rows of which cannot be made: it is asked for again without them, or it fails.
-
-    Args:
-        schedule: where a batch is asked for again.
-        assembly: where its rows come together.
-        policy: whether samples that fail are left out of their batch.
-    """
-
-    def __init__(self, schedule: Schedule, assembly: Assembly, policy: Policy) -> None:
-        self._schedule = schedule
-        self._assembly = assembly
-        self._policy = policy
-
-    def restart(self, bundle: Bundle) -> None:
-        """Begins a bundle again in another slab."""
-        self._schedule.start_over(bundle)
-        self._assembly.forget(bundle)
-
-    def skip(self, bundle: Bundle, failures: Sequence[messages.Failure]) -> None:
-        """Leaves rows out of their batches, which are asked for again."""
-        self.restart(bundle)
-        singles = self._schedule.singles(bundle)
-        for failure in failures:
-            self._leave_out(singles[failure.batch], failure.row, in_short(failure.error))
-
-    def died(self, worker: str, slice_: Slice, reason: str) -> None:
-        """An executor of `worker` died over a slice: it is asked for again, unless `Schedule.died` gives it up."""
-        bundle = slice_.bundle
-        if self._schedule.died(slice_):
-            if self._schedule.bundles.get((bundle.plan.epoch, bundle.plan.step)) is not bundle:
-                self._assembly.forget(bundle)  # each of its batches stands alone now
-            return
-        ended = {2: "two", 4: "four"}.get(slice_.deaths, slice_.deaths)
-        if self._policy.on_error == "skip":
-            self.restart(bundle)
-            rows = [-1] if slice_.whole or slice_.rows == bundle.rows else range(slice_.first, slice_.last)
-            for row in rows:
-                self._leave_out(bundle, row, f"{ended} workers ended over it; the last one, on {worker}: {reason}")
-            return
-        keys = list(bundle.plan.keys[slice_.first : slice_.last])
-        shown = f"indices {keys[:16]}{'...' if len(keys) > 16 else ''}"
-        if slice_.draw is not None:
-            shown = f"outputs {keys[0]}..{keys[-1]} of lane {slice_.draw.cursor.lane}"
-        bundle.failures[0] = WorkerError(
-            f"{ended} workers ended while they made {shown}; the last one, on {worker}: {reason}",
-            hint="load these samples in a plain Python process to see why; they may need too much memory or exit",
-        )
-
-    def _leave_out(self, single: Bundle, row: int, reason: str) -> None:
-        plan = single.plan
-        rows = [row] if 0 <= row < plan.rows else [row for row in range(plan.rows) if row not in single.left_out]
-        single.left_out.update(dict.fromkeys(rows, reason))
-        if len(single.left_out) == plan.rows:
-            single.failures[0] = BatchSkipped()
-        else:
-            self._schedule.make_whole(single)
 
 
 def batch_rows(slice_: Slice, shards: ShardMap | None, worker: WorkerNumber) -> tuple[messages.BatchRows, ...]:
@@ -159,7 +100,6 @@ class Exchange:
         warn: Callable[[str, type[Warning]], None],
     ) -> None:
         self.schedule = Schedule()
-        self._idle_workers = IdleWorkers(self.schedule, hedge=policy.hedge)
         self.length: int | None = None
         self.replays = 0  # answers of lanes that are on their way to what was asked for
         self.opened: Callable[[], None] = lambda: None
@@ -174,7 +114,6 @@ class Exchange:
         self._numerics = Numerics(policy.numerics)
         self._verifier = Verifier(policy.verify)
         self.placement = ShardPlacement(worker_pool, self.schedule, opening, lambda text: warn(text, UserWarning))
-        self._failed_rows = FailedRows(self.schedule, assembly, policy)
         self._layout_probe = LayoutProbe(self.placement, self.schedule, assembly)
 
     def step(self, pause: float) -> None:
@@ -197,7 +136,7 @@ class Exchange:
         limit = self._policy.slice_timeout
         self._stats.slices_timed_out += self._worker_pool.end_stuck(self.schedule.stuck(now, limit), now, limit)
         self._ask(now)
-        work = self._idle_workers.work(now)  # nothing whose answer has come
+        work = self.schedule.idle_work(now, hedge=self._policy.hedge)  # nothing whose answer has come
         if work.again is not None:
             self._ask_one(*work.again, now)
         self._cancel(work.taken)
@@ -223,7 +162,7 @@ class Exchange:
             if worker.state is WorkerState.DISMISSED:
                 worker.state = WorkerState.LEAVING
                 self.placement.gone(worker.number)
-                self._cancel(self._idle_workers.not_begun(worker.number))
+                self._cancel(self.schedule.not_begun(worker.number))
             if not self.schedule.leave(worker.number):
                 self.schedule.remove_worker(worker.number)
                 self._worker_pool.release(worker)
@@ -302,7 +241,7 @@ class Exchange:
     def _ask_check(self, number: WorkerNumber, check: Check, now: float) -> None:
         worker, made = self._worker_pool.worker(number), check.request.message
         if worker is not None:
-            request = self.schedule.request_check(number, check, now)
+            request = self.schedule.ask(number, check.request.slice, "check", now, check)
             layout = b"" if made.whole else check.done.layout
             avoid = check.done.executor if number == check.request.worker else -1
             self._send(worker, request, made.batches, layout, messages.SUM, avoid)
@@ -310,7 +249,7 @@ class Exchange:
     def _ask_layout(self, number: WorkerNumber, row: Slice, now: float) -> None:
         worker = self._worker_pool.worker(number)
         if worker is not None:
-            request = self._layout_probe.request = self.schedule.request_layout(number, row, now)
+            request = self._layout_probe.request = self.schedule.ask(number, row, "layout", now)
             self._send(worker, request, batch_rows(row, self.placement.translation, number), b"", messages.SUM)
 
     def _send(
@@ -387,47 +326,35 @@ class Exchange:
         self.opened()
 
     def _answer(self, worker: Worker, message: messages.Answer, frame: Frame) -> None:
-        now = self._now()
-        request = self.schedule.answered(worker.number, message.request, now)
+        """Does what follows from an answer."""
+        request = self.schedule.answered(worker.number, message.request, self._now())
         if request is None:
             self._stats.duplicates_dropped += isinstance(message, messages.Done)
             return
         self._assembly.ledger.settle(request.slab)
+        slice_, bundle = request.slice, request.slice.bundle
         if isinstance(message, messages.Lost):
             worker.reason = message.reason  # its host replaces the executor
-        outcome = request.answered(message, now)
-        if isinstance(message, messages.Done) and outcome is Outcome.ROWS:
+        if request.check is not None:
+            if isinstance(message, messages.Done):
+                self._compare(worker, request.check, message)
+        elif request.purpose == "layout":
+            self._layout_probe.answered(worker, slice_, message)
+        elif request.unwanted:
+            self._stats.duplicates_dropped += isinstance(message, messages.Done)
+        elif isinstance(message, messages.Done):
             self._done(worker, request, message, frame)
-        else:
-            self._follow(worker, request, outcome, message)
-
-    def _follow(
-        self, worker: Worker, request: Request, outcome: Outcome, answer: messages.Answer | None = None
-    ) -> None:
-        """Does what follows from the end of a request without rows; `answer` is None when its worker is gone."""
-        slice_ = request.slice
-        if isinstance(answer, messages.Done) and outcome is Outcome.COMPARE and request.check is not None:
-            self._compare(worker, request.check, answer)
-        elif outcome is Outcome.WHOLE:
+        elif isinstance(message, messages.Unstackable):
             if request.message.check:
                 self._verifier.unwanted()
-            self._failed_rows.restart(slice_.bundle)
-            self.schedule.make_whole(slice_.bundle)
-        elif isinstance(answer, messages.Failed) and outcome is Outcome.FAIL:
-            error = remade(answer.error, f"raised on {worker.name}")
-            slice_.bundle.failures = dict.fromkeys(range(len(slice_.bundle.plans)), error)
-        elif outcome is Outcome.AGAIN:
-            self._stats.retries += 1
-        elif outcome is Outcome.DIED:
-            lost = answer if isinstance(answer, messages.Lost) else messages.Lost(request.number, worker.reason)
-            self._stats.slices_timed_out += lost.hung
-            self._stats.retries += 1
-            self._failed_rows.died(worker.name, slice_, lost.reason)
-        elif outcome is Outcome.CHECK_AGAIN and request.check is not None:
-            self._verifier.add(request.check)
-        elif outcome is Outcome.LAYOUT:
-            self._layout_probe.answered(worker, slice_, answer)
-        self._stats.duplicates_dropped += outcome is Outcome.DUPLICATE
+            self._restart(bundle)
+            self.schedule.make_whole(bundle)
+        elif isinstance(message, messages.Failed):
+            error = remade(message.error, f"raised on {worker.name}")
+            bundle.failures = dict.fromkeys(range(len(bundle.plans)), error)
+        elif isinstance(message, messages.Lost):
+            self._stats.slices_timed_out += message.hung
+            self._died(worker, slice_, message.reason)
 
     def _compare(self, worker: Worker, check: Check, done: messages.Done) -> None:
         self._stats.worker_cpu_seconds += done.cpu
@@ -445,7 +372,7 @@ class Exchange:
         slice_, bundle = request.slice, request.slice.bundle
         self._worker_pool.served = True
         self._stats.worker_cpu_seconds += message.cpu
-        self._stats.latencies.append(min(request.ended - request.asked, request.expected + message.seconds))
+        self._stats.latencies.append(min(self._now() - request.asked, request.expected + message.seconds))
         drawn = message.drawn
         if slice_.draw is not None and drawn is not None:
             if drawn.behind:
@@ -479,23 +406,76 @@ class Exchange:
         if request.message.check and not message.failures and not bundle.failures:
             self._verifier.add(Check(request, message, self.schedule.requested, worker.numerics))
         if skip:
-            self._failed_rows.skip(bundle, message.failures)
+            self._restart(bundle)
+            singles = self.schedule.singles(bundle)
+            for failure in message.failures:
+                self._leave_out(singles[failure.batch], failure.row, in_short(failure.error))
             return
         for failure in message.failures:
             bundle.failures[failure.batch] = remade(failure.error, f"raised on {worker.name}")
 
     def _lost(self, worker: Worker, *, may_still_write: bool) -> None:
         self._stats.workers_lost += worker.ready
-        requests, now = self.schedule.remove_worker(worker.number), self._now()
+        requests = self.schedule.remove_worker(worker.number)
         for request in requests:
             if may_still_write and request.slab:
                 self._assembly.ledger.taint(request.slab)
         for place, request in enumerate(requests):
-            at_work = place == 0 and worker.kind == "executor"
-            outcome = request.lost(worker.reason, now, at_work=at_work)
-            if may_still_write and outcome is Outcome.AGAIN:
-                self._failed_rows.restart(request.slice.bundle)
-            self._follow(worker, request, outcome)
+            at_work = place == 0 and worker.kind == "executor"  # it may be what ended it
+            if request.check is not None:
+                if not at_work:
+                    self._verifier.add(request.check)
+            elif request.purpose == "layout":
+                self._layout_probe.answered(worker, request.slice, None)
+            elif request.unwanted:
+                continue
+            elif at_work:
+                self._died(worker, request.slice, worker.reason)
+            else:
+                self._stats.retries += 1
+                if may_still_write:
+                    self._restart(request.slice.bundle)
         for request in requests:
             self._assembly.ledger.settle(request.slab)
         self.placement.gone(worker.number)
+
+    # Rows that cannot be made
+
+    def _restart(self, bundle: Bundle) -> None:
+        """Begins a bundle again in another slab."""
+        self.schedule.start_over(bundle)
+        self._assembly.forget(bundle)
+
+    def _died(self, worker: Worker, slice_: Slice, reason: str) -> None:
+        """An executor died over a slice: it is asked for again, unless `Schedule.died` gives it up."""
+        self._stats.retries += 1
+        bundle = slice_.bundle
+        if self.schedule.died(slice_):
+            if self.schedule.bundles.get((bundle.plan.epoch, bundle.plan.step)) is not bundle:
+                self._assembly.forget(bundle)  # each of its batches stands alone now
+            return
+        ended = {2: "two", 4: "four"}.get(slice_.deaths, slice_.deaths)
+        if self._policy.on_error == "skip":
+            self._restart(bundle)
+            rows = [-1] if slice_.whole or slice_.rows == bundle.rows else range(slice_.first, slice_.last)
+            for row in rows:
+                self._leave_out(bundle, row, f"{ended} workers ended over it; the last one, on {worker.name}: {reason}")
+            return
+        keys = list(bundle.plan.keys[slice_.first : slice_.last])
+        shown = f"indices {keys[:16]}{'...' if len(keys) > 16 else ''}"
+        if slice_.draw is not None:
+            shown = f"outputs {keys[0]}..{keys[-1]} of lane {slice_.draw.cursor.lane}"
+        bundle.failures[0] = WorkerError(
+            f"{ended} workers ended while they made {shown}; the last one, on {worker.name}: {reason}",
+            hint="load these samples in a plain Python process to see why; they may need too much memory or exit",
+        )
+
+    def _leave_out(self, single: Bundle, row: int, reason: str) -> None:
+        """Leaves a row, or all rows, out of a batch, which is asked for again without them."""
+        plan = single.plan
+        rows = [row] if 0 <= row < plan.rows else [row for row in range(plan.rows) if row not in single.left_out]
+        single.left_out.update(dict.fromkeys(rows, reason))
+        if len(single.left_out) == plan.rows:
+            single.failures[0] = BatchSkipped()
+        else:
+            self.schedule.make_whole(single)

@@ -35,7 +35,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.feed.client.lane_homes import LaneHomes
 from headrace.feed.client.work_units import Bundle, Purpose, Request, Slice, WorkerLoad
@@ -44,6 +44,7 @@ from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.worker.executor_rules import DEPTH
 
 if TYPE_CHECKING:
+    from headrace.feed.client.shard_placement import ShardPlacement
     from headrace.feed.client.verifier import Check
 
 MAX_DEATHS = 2
@@ -57,14 +58,16 @@ LEAD = 1.25  # as many times the work that is expected to be done is asked for: 
 _SMOOTHING = 0.2
 
 
-class Placement(Protocol):
-    """Decides where slices may be made, when workers hold different data; see `shard_placement`."""
+class IdleWork(NamedTuple):
+    """What idle workers are to do.
 
-    def cut(self, bundle: Bundle, *, most: int, stackable: bool) -> None:
-        """Cuts a bundle into slices of at most `most` rows; leaves it when the layout must be learned first."""
+    Attributes:
+        taken: requests to cancel: they are taken from workers that have not begun them.
+        again: an idle worker, and a slice to ask of it that another one was asked for; None for none.
+    """
 
-    def place_whole(self, bundle: Bundle) -> None:
-        """Finds the workers that hold all of a batch that is made whole. If there can be none, the batch fails."""
+    taken: list[Request]
+    again: tuple[WorkerNumber, Slice] | None = None
 
 
 class Schedule:
@@ -75,7 +78,7 @@ class Schedule:
         self.leaving: dict[WorkerNumber, WorkerLoad] = {}  # asked for nothing more; what they owe is taken
         self.bundles: dict[tuple[int, int], Bundle] = {}
         self.stackable = False  # rows may be asked for one by one: the layout is known
-        self.placement: Placement | None = None  # when workers hold different data
+        self.placement: ShardPlacement | None = None  # when workers hold different data
         self.lanes = LaneHomes()
         self.requested = 0  # requests so far
         self.hedges = 0
@@ -116,13 +119,13 @@ class Schedule:
     def pop(self, epoch: int, step: int) -> Bundle:
         """Takes the bundle that begins with a batch out."""
         bundle = self.bundles.pop((epoch, step))
-        _abandon(bundle, "its batch was handed out")
+        _abandon(bundle)
         return bundle
 
     def clear(self) -> list[Request]:
         """Forgets all batches. Returns the requests that are under way."""
         for bundle in self.bundles.values():
-            _abandon(bundle, "the pass has ended")
+            _abandon(bundle)
         self.bundles.clear()
         every = [*self.workers.values(), *self.leaving.values()]
         return [request for worker in every for request in worker.outstanding.values()]
@@ -273,19 +276,14 @@ class Schedule:
             self.hedges += purpose == "hedge"
         elif slice_.draw is not None:
             self.lanes.settle(slice_.draw.cursor.lane, number)
-        request = self._add(number, slice_, purpose, now, None)
+        request = self.ask(number, slice_, purpose, now)
         slice_.requests.append(request)
         return request
 
-    def request_check(self, number: WorkerNumber, check: Check, now: float) -> Request:
-        """Requests a slice that was made from another executor, to compare."""
-        return self._add(number, check.request.slice, "check", now, check)
-
-    def request_layout(self, number: WorkerNumber, row: Slice, now: float) -> Request:
-        """Requests the layout of a row. `row` is none of its bundle's own slices."""
-        return self._add(number, row, "layout", now, None)
-
-    def _add(self, number: WorkerNumber, slice_: Slice, purpose: Purpose, now: float, check: Check | None) -> Request:
+    def ask(
+        self, number: WorkerNumber, slice_: Slice, purpose: Purpose, now: float, check: Check | None = None
+    ) -> Request:
+        """Asks a worker for a slice; for a ``check`` or ``layout`` it may be none of its bundle's own."""
         self.requested += 1
         worker = self.workers[number]
         expected = self.finish(worker, slice_.rows)
@@ -321,7 +319,7 @@ class Schedule:
         self._cost_per_row = _smooth(self._cost_per_row, max(seconds, cpu) / rows)
         others, slice_.requests = slice_.requests, []
         for other in others:
-            other.unwanted = "another worker was quicker"
+            other.unwanted = True  # another worker was quicker
         return others
 
     def died(self, slice_: Slice) -> bool:
@@ -366,7 +364,7 @@ class Schedule:
     def make_whole(self, bundle: Bundle) -> None:
         """The bundle's samples do not stack row by row, or rows are left out: it will be asked for whole."""
         deaths = max((slice_.deaths for slice_ in bundle.slices), default=0) if not bundle.left_out else 0
-        _abandon(bundle, "its batch is made whole")
+        _abandon(bundle)
         bundle.slices = [Slice(bundle, 0, bundle.rows, whole=True, deaths=deaths)]
         if self.placement is not None:
             self.placement.place_whole(bundle)
@@ -377,66 +375,31 @@ class Schedule:
 
     def start_over(self, bundle: Bundle) -> None:
         """Forgets the rows that were made: their slab may still be written to by a lost worker."""
-        _abandon(bundle, "its batch began again")
+        _abandon(bundle)
         for slice_ in bundle.slices:
             slice_.done = False
 
+    # Workers that have nothing to do
 
-def _abandon(bundle: Bundle, why: str) -> None:
-    """Marks the requests of a bundle as unwanted; their answers are still outstanding."""
-    for slice_ in bundle.slices:
-        for request in slice_.requests:
-            request.unwanted = why
-        slice_.requests.clear()
-
-
-def _smooth(old: float, new: float) -> float:
-    return new if old == 0.0 else old + _SMOOTHING * (new - old)
-
-
-HEDGE_SHARE = 0.05
-HEDGE_FACTOR, HEDGE_SECONDS = 2.0, 0.1  # late: that many times the expected time, and that much more
-
-
-class IdleWork(NamedTuple):
-    """What idle workers are to do.
-
-    Attributes:
-        taken: requests to cancel: they are taken from workers that have not begun them.
-        again: an idle worker, and a slice to ask of it that another one was asked for; None for none.
-    """
-
-    taken: list[Request]
-    again: tuple[WorkerNumber, Slice] | None = None
-
-
-class IdleWorkers:
-    """What workers do that have nothing to do while no slice waits: see the module.
-
-    Args:
-        schedule: who makes what.
-        hedge: whether slices may be asked for twice.
-    """
-
-    def __init__(self, schedule: Schedule, *, hedge: bool = True) -> None:
-        self._schedule, self._hedge = schedule, hedge
-
-    def work(self, now: float) -> IdleWork:
-        """Returns what those that have nothing to do are to do now."""
-        schedule, taken, again = self._schedule, list[Request](), None
-        idle = {number: worker for number, worker in schedule.workers.items() if not worker.outstanding}
+    def idle_work(self, now: float, *, hedge: bool = True) -> IdleWork:
+        """Returns what workers that have nothing to do are to do; `hedge`: whether slices may be asked for twice."""
+        taken, again = list[Request](), None
+        idle = {number: worker for number, worker in self.workers.items() if not worker.outstanding}
         if not idle:
             return IdleWork(taken)
-        head, queued = schedule.head, self._queued(now)
-        waits = next(schedule.waiting_slices(latest=False), None) is not None
-        for slice_ in self._asked_once():
+        head, queued = self.head, self._queued(now)
+        waits = next(self.waiting_slices(latest=False), None) is not None
+        slices = (slice_ for bundle in self.bundles.values() if not bundle.failed for slice_ in bundle.slices)
+        for slice_ in slices:
+            if slice_.done or len(slice_.requests) != 1:
+                continue
             [first] = slice_.requests
-            begun, draw, able = first not in queued and first.taken_back is None, slice_.draw, schedule.able(slice_)
+            begun, draw, able = first not in queued and first.taken_back is None, slice_.draw, self.able(slice_)
             if begun:
-                if again is not None or slice_.bundle is not head or not self._may_copy(first, now):
+                if not hedge or again is not None or slice_.bundle is not head or not self._may_copy(first, now):
                     continue
-                able = able if draw is None else schedule.lanes.quick(draw, schedule.workers)
-            sooner = {number: schedule.finish(idle[number], slice_.rows) for number in able if number in idle}
+                able = able if draw is None else self.lanes.quick(draw, self.workers)
+            sooner = {number: self.finish(idle[number], slice_.rows) for number in able if number in idle}
             if not sooner:
                 continue
             number = min(sooner, key=sooner.__getitem__)
@@ -448,7 +411,7 @@ class IdleWorkers:
                 first.taken_back = now
                 taken.append(first)
             elif now > first.taken_back + HEDGE_SECONDS:  # it is not given back
-                if not self._hedge or again is not None:
+                if not hedge or again is not None:
                     continue
                 again = number, slice_
             del idle[number]
@@ -458,14 +421,9 @@ class IdleWorkers:
 
     def not_begun(self, number: WorkerNumber) -> list[Request]:
         """Returns the requests of a worker that is to go behind those that it is, or will next be, at work on."""
-        worker = self._schedule.workers.get(number)
-        return [each for each in worker.behind() if each.purpose == "rows"] if worker is not None else []
-
-    def _asked_once(self) -> Iterator[Slice]:
-        for bundle in self._schedule.bundles.values():
-            for slice_ in bundle.slices if not bundle.failed else ():
-                if not slice_.done and len(slice_.requests) == 1:
-                    yield slice_
+        worker = self.workers.get(number)
+        behind = list(worker.outstanding.values())[DEPTH * worker.executors :] if worker is not None else []
+        return [request for request in behind if request.purpose == "rows"]
 
     def _queued(self, now: float) -> dict[Request, float]:
         """Returns what nobody has begun, and in how many seconds its worker will have made it.
@@ -474,11 +432,11 @@ class IdleWorkers:
         expected on what it is at will come to nothing else. A lane stays where it is.
         """
         queued: dict[Request, float] = {}
-        for worker in self._schedule.workers.values():
+        for worker in self.workers.values():
             first = next(iter(worker.outstanding.values()), None)
             if first is None:
                 continue
-            pace, rows = self._schedule.pace(worker), 0
+            pace, rows = self.pace(worker), 0
             late = now > _latest(worker.since, pace * first.slice.rows)
             begun = (1 if late else DEPTH) * worker.executors
             for place, request in enumerate(worker.outstanding.values()):
@@ -489,9 +447,23 @@ class IdleWorkers:
 
     def _may_copy(self, first: Request, now: float) -> bool:
         """Whether a slice that was begun, or may have been, is late, and there may be one more copy."""
-        schedule = self._schedule
-        within = schedule.hedges + 1 <= 1 + HEDGE_SHARE * schedule.requested
-        return self._hedge and within and now >= _latest(first.asked, first.expected)
+        return self.hedges <= HEDGE_SHARE * self.requested and now >= _latest(first.asked, first.expected)
+
+
+def _abandon(bundle: Bundle) -> None:
+    """Marks the requests of a bundle as unwanted; their answers are still outstanding."""
+    for slice_ in bundle.slices:
+        for request in slice_.requests:
+            request.unwanted = True
+        slice_.requests.clear()
+
+
+def _smooth(old: float, new: float) -> float:
+    return new if old == 0.0 else old + _SMOOTHING * (new - old)
+
+
+HEDGE_SHARE = 0.05
+HEDGE_FACTOR, HEDGE_SECONDS = 2.0, 0.1  # late: that many times the expected time, and that much more
 
 
 def _latest(since: float, expected: float) -> float:

@@ -1,14 +1,8 @@
 """What is under way: bundles of batches, the slices that they are made in, requests for slices, and who makes them.
 
-Records, which `scheduler` keeps and the others read. A request is that one worker is asked once for one slice; its life
-cycle is decided here, from asking to what follows.
-
-    asked ──────┬──▶ answered     the worker has answered
-      └▶ unwanted ┴─▶ lost         the worker is gone and will not answer
-
-The rows of an unwanted request are not needed any more, but its answer is still outstanding: until it comes, the worker
-may write to the slab that the request names. `answered` and `lost` end a request and return what follows from it.
-There is no clock and no I/O here: the caller says what happened, and when, and does what follows.
+Records, which `scheduler` keeps and the others read. A request is that one worker is asked once for one slice. The rows
+of an unwanted request are not needed any more, but its answer is still outstanding: until it comes, or the worker is
+gone, the worker may write to the slab that the request names. What follows from an answer is decided in `exchange`.
 
 A request has one of five purposes:
 * ``rows``: the slice, for its batch;
@@ -20,8 +14,6 @@ A request has one of five purposes:
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -117,21 +109,6 @@ class Bundle:
 Purpose = Literal["rows", "hedge", "moved", "check", "layout"]
 
 
-class Outcome(enum.Enum):
-    """What follows from the end of a request."""
-
-    ROWS = "the rows are there: they go to their batch"
-    WHOLE = "the samples do not stack row by row: the batch is requested whole"
-    FAIL = "the slice could not be begun: its batches fail"
-    DIED = "an executor died over the slice, which is requested again until too many have"
-    AGAIN = "the worker went before it came to the slice: another one is asked"
-    COMPARE = "the slice of a check was made a second time"
-    CHECK_AGAIN = "the worker of a check went before it came to it: another one is asked"
-    LAYOUT = "the row was made or was not, or its worker is gone and another one is asked"
-    DUPLICATE = "nothing: the rows came although they are not needed"
-    NOTHING = "nothing"
-
-
 @dataclass(eq=False, slots=True)
 class Request:
     """See the module.
@@ -147,9 +124,7 @@ class Request:
         slab: where the rows are to be written; `NO_SLAB` when that is not known, or no data come.
         message: as it was sent.
         taken_back: when it was cancelled although its rows are needed, to be asked for elsewhere; None if it was not.
-        unwanted: why the rows are not needed any more; empty while they are needed.
-        end: how it ended, in words; empty while the answer is owed.
-        ended: when.
+        unwanted: whether the rows are not needed any more.
     """
 
     number: RequestNumber
@@ -162,65 +137,7 @@ class Request:
     slab: SlabNumber = NO_SLAB
     message: messages.SliceRequest = field(init=False, repr=False)
     taken_back: float | None = None
-    unwanted: str = ""
-    end: str = ""
-    ended: float = 0.0
-
-    def answered(self, message: messages.Answer, now: float) -> Outcome:
-        """The worker has answered. Returns what follows."""
-        self.end, self.ended = type(message).__name__, now
-        done = isinstance(message, messages.Done)
-        if self.check is not None:
-            return Outcome.COMPARE if done else Outcome.NOTHING
-        if self.purpose == "layout":
-            return Outcome.LAYOUT
-        if self.unwanted:
-            return Outcome.DUPLICATE if done else Outcome.NOTHING
-        return _FOLLOWS[type(message)]
-
-    def lost(self, reason: str, now: float, *, at_work: bool) -> Outcome:
-        """The worker is gone.
-
-        Args:
-            reason: why.
-            now: monotonic seconds.
-            at_work: whether the worker was one executor, and this was what it worked on: it may be what ended it.
-
-        Returns:
-            What follows.
-        """
-        self.end, self.ended = f"its worker is gone: {reason}", now
-        if self.check is not None:
-            return Outcome.NOTHING if at_work else Outcome.CHECK_AGAIN
-        if self.purpose == "layout":
-            return Outcome.LAYOUT
-        if self.unwanted:
-            return Outcome.NOTHING
-        return Outcome.DIED if at_work else Outcome.AGAIN
-
-    def __str__(self) -> str:
-        """The request's story, for a person who looks for what went wrong."""
-        slice_, plans = self.slice, self.slice.bundle.plans
-        batches = f"batch {plans[0].step}" if len(plans) == 1 else f"batches {plans[0].step}..{plans[-1].step}"
-        parts = [
-            f"request {self.number} ({self.purpose}) to worker {self.worker}: rows {slice_.first}..{slice_.last - 1} "
-            f"of {batches} of epoch {plans[0].epoch}{', whole' if slice_.whole else ''}, "
-            f"{f'slab {self.slab}' if self.slab else 'no slab'}",
-            f"asked at {self.asked:.4f} s, expected to take {self.expected:.4f} s",
-        ]
-        if self.unwanted:
-            parts.append(f"not needed any more: {self.unwanted}")
-        parts.append(f"at {self.ended:.4f} s: {self.end}" if self.end else "no answer yet")
-        return "; ".join(parts)
-
-
-_FOLLOWS: Mapping[type[messages.Answer], Outcome] = {
-    messages.Done: Outcome.ROWS,
-    messages.Unstackable: Outcome.WHOLE,
-    messages.Failed: Outcome.FAIL,
-    messages.Lost: Outcome.DIED,
-    messages.Cancelled: Outcome.NOTHING,
-}
+    unwanted: bool = False
 
 
 @dataclass(eq=False)
@@ -266,10 +183,6 @@ class WorkerLoad:
     def expected(self) -> float:
         """Seconds of each executor that its outstanding rows will take; 0 until it has answered."""
         return self.outstanding_rows * self.seconds_per_row / self.executors
-
-    def behind(self, depth: int = DEPTH) -> list[Request]:
-        """Returns the requests behind those that its executors are, or will next be, at work on."""
-        return list(self.outstanding.values())[depth * self.executors :]
 
     @property
     def has_room(self) -> bool:
