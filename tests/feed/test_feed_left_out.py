@@ -162,3 +162,21 @@ def test_what_headrace_raises_and_a_dataset_of_ones_own_are_not_left_out() -> No
         list(DataLoader(Numbers().filter(bool).map(changed), **OPTIONS))
     with pytest.raises(ValueError, match=r'on_error="skip" leaves out rows(.|\n)*its lane has ended'):
         DataLoader(lambda: iter([1]), 1, num_shards=1, on_error="skip")
+
+
+class Whole(Numbers):
+    """Rows that can all be read."""
+
+    def read(self, shard: int, row: int) -> int:
+        return row
+
+
+def _ends(row: int) -> list[int]:
+    return next(iter(())) if row == 1 else [row]
+
+
+@pytest.mark.parametrize("method", ["map", "filter", "flat_map"])
+def test_a_step_that_raises_stop_iteration_is_an_error_and_drops_no_row_unseen(method: str) -> None:
+    rows = getattr(Whole().filter(lambda row: True), method)(_ends)
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        list(rows)

@@ -7,7 +7,7 @@ import itertools
 import msgspec
 import pytest
 
-from headrace.feed.plan.epoch import EpochPlan, sampled_epoch
+from headrace.feed.plan.epoch import EpochPlan
 from headrace.feed.plan.planner import plan_fingerprint
 from headrace.feed.plan.state_dict import Position
 
@@ -88,13 +88,3 @@ def test_the_fingerprint_differs_when_anything_differs_that_ranks_must_agree_on(
     assert len(set(prints)) == len(prints)
     assert plan_fingerprint("m:f", same) == prints[0] == "ab606dc2a540300b0ce9fc15532b58e9"
     assert len(prints[0]) == 32
-
-
-def test_a_sampler_s_batches_keep_their_keys_and_get_positions_without_gaps() -> None:
-    plans = list(sampled_epoch([["a", "b"], ["c"], []], 4, 9, batched=True))
-    assert [(one.step, one.position, one.keys, one.epoch, one.seed) for one in plans] == [
-        (0, 0, ["a", "b"], 4, 9),
-        (1, 2, ["c"], 4, 9),
-        (2, 3, [], 4, 9),
-    ]
-    assert [one.keys for one in sampled_epoch([5, (1, 2)], 0, 0, batched=False)] == [[5], [(1, 2)]]

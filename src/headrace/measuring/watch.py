@@ -125,6 +125,7 @@ LOADER_VARIABLE = "HEADRACE_TRIAL_LOADER"
 CACHE_STEPS = 8
 SETTLE_STEPS = 3
 PATIENCE = 3
+_FOLLOWS = {"warmup": "measured", "measured": "counted", "cache": "settle", "settle": "replay", "replay": "over"}
 STOPPED = 75
 """Exit code of a script that was stopped, so that `set -e` and `&&` stop too (EX_TEMPFAIL)."""
 _LAUNCHERS = ("WORLD_SIZE", "TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECISION")
@@ -241,18 +242,11 @@ class LoaderWatch:
         """The quota of the phase is used up."""
         self.trial.spool.write("phase", **self._taken())
         self.flush()
-        if self.phase == "warmup":
-            self._enter("measured")
-        elif self.phase == "measured":
-            self._enter("counted")
-        elif self.phase == "cache":
+        if self.phase == "cache":
             wait_until_children_are_quiet()
-            self._enter("settle")
-        elif self.phase == "settle":
-            self._enter("replay")
-        elif self.phase == "replay":
+        self._enter(_FOLLOWS[self.phase])
+        if self.phase == "over":
             self._kept.clear()
-            self._enter("over")
             self.trial.end()
 
     def _worker_cpu(self) -> float | None:

@@ -290,13 +290,9 @@ class Stopwatch:
 
 def make_whole(built: Built, addresses: SampleAddresses) -> Any:
     """Makes a whole batch with the pipeline's collate function. Raises RowFailed."""
-    if built.batched and built.fetches:
-        samples = fetched(built, addresses)
-    else:
-        samples = built.seeds.made(lambda: _samples(built, addresses))
-        if not built.batched:
-            [samples] = samples
-    return _collated(built, samples, (addresses.seed, addresses.epoch, addresses.position), addresses.keys)
+    whole = built.batched and built.fetches
+    samples = fetched(built, addresses) if whole else built.seeds.made(lambda: _samples(built, addresses))
+    return collated(built, samples, (addresses.seed, addresses.epoch, addresses.position), addresses.keys)
 
 
 def _samples(built: Built, addresses: SampleAddresses) -> list[Any]:
@@ -337,10 +333,7 @@ def collated(built: Built, outputs: Any, address: tuple[int, int, int], keys: Se
         address: seed, epoch, and position of the first.
         keys: theirs, if they have any.
     """
-    return _collated(built, outputs if built.batched else outputs[0], address, keys)
-
-
-def _collated(built: Built, samples: Any, address: tuple[int, int, int], keys: Sequence[Any] = ()) -> Any:
+    samples = outputs if built.batched else outputs[0]
     try:
         if built.converts and is_plain_list(samples):
             return samples.copy()  # as torch's default_convert does, which looks at every value

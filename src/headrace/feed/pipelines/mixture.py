@@ -192,15 +192,14 @@ def _uncounted(
             parts.append(dataset)
         else:
             parts.append(Stream(_source(name, dataset)))
+    without = next(name for name, dataset in zip(names, given, strict=True) if is_uncounted(dataset))
     if rows is not None:
-        without = next(name for name, dataset in zip(names, given, strict=True) if is_uncounted(dataset))
         raise PipelineError(
             f"rows= needs the counts of all sources, to go on in the next epoch, and {without!r} has none",
             hint='give until="first" or "all", and steps_per_epoch= to the loader',
         )
     mixing = Mixing(names, (), (), until or "first").weighted(weights)
     if mixing.schedule:
-        without = next(name for name, dataset in zip(names, given, strict=True) if is_uncounted(dataset))
         raise PipelineError(
             f"weights that change need the counts of all sources, to know where each stands, and {without!r} has none",
             hint="give one dict of weights, and begin an epoch with another mixture",

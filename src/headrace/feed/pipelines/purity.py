@@ -118,20 +118,13 @@ class _Checker:
         except RowFailed as failed:
             return in_short(remote_error(failed.__cause__ or failed))
 
-    def disturb(self, number: int) -> None:
-        """Leaves the process's generators in another state than before."""
-        set_generators(stream_key(self._seed, number, 0, _BEFORE))
-
     def twice(self, make: Callable[[int], Any], places: Sequence[int]) -> list[tuple[Any, Any]]:
-        """Makes everything in order and in reverse order. Returns the pairs, in order."""
-        first = {}
-        for place in places:
-            first[place] = make(place)
-        second = {}
+        """Makes everything in order, then in reverse order behind other generators. Returns the pairs, in order."""
+        first, second = [make(place) for place in places], []
         for place in reversed(places):
-            self.disturb(place + 1)
-            second[place] = make(place)
-        return [(first[place], second[place]) for place in places]
+            set_generators(stream_key(self._seed, place + 1, 0, _BEFORE))
+            second.append(make(place))
+        return list(zip(first, reversed(second), strict=True))
 
 
 def check(built: Built, seed: int, keys: Sequence[Any]) -> PurityReport:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -188,24 +188,6 @@ class EpochPlan:
             yield from self._batches(epoch, step, end)
             step = end
             count = min(2 * count, max(1, _BLOCK_ROWS // self.batch_size))
-
-
-def sampled_epoch(
-    batches: Iterable[Any], epoch: int, seed: int, *, batched: bool, first_step: int = 0, position: int = 0
-) -> Iterator[BatchPlan]:
-    """Turns a torch sampler's output into batches of a plan.
-
-    Args:
-        batches: lists of keys (`batched`), or single keys.
-        epoch: number of the epoch.
-        seed: seed of the epoch's random numbers.
-        batched: whether each item is a batch of keys.
-        first_step, position: number and plan position of the first batch.
-    """
-    for step, item in enumerate(batches, first_step):
-        keys: Sequence[Any] = list(item) if batched else [item]
-        yield BatchPlan(epoch, step, position, keys, seed, batched)
-        position += len(keys)
 
 
 class PlanSampler:

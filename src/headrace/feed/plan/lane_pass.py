@@ -17,6 +17,7 @@ give no batch. What a slot gives does not depend on when that is learned.
 
 from __future__ import annotations
 
+import base64
 import heapq
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -390,10 +391,12 @@ class LanePass(PlannedPass, Iterator[BatchPlan]):
             for taken in self._log:
                 if taken.step <= step:
                     self._fold(found, taken)
-        return LaneState.of(
+        lanes = sorted(found.values(), key=lambda base: base.lane)
+        tokens = [(base.lane, *base.token) for base in lanes if base.token is not None]
+        return LaneState(
             self._lanes.count,
-            {lane: taken.taken for lane, taken in found.items()},
-            [lane for lane, taken in found.items() if taken.ended],
-            {lane: taken.token for lane, taken in found.items() if taken.token is not None},
+            [(base.lane, base.taken) for base in lanes],
+            [base.lane for base in lanes if base.ended],
+            [(lane, at, base64.b64encode(token).decode()) for lane, at, token in tokens],
             self._lanes.slots,
         )

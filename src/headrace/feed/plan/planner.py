@@ -291,9 +291,8 @@ class CountedPlanner(Planner):
             if self._pipeline:  # another dataset has its length, or none: its sampler knows the keys
                 self._length = self._known.length()  # by now the shards are known too
             loaded.require_fits(self._beginning(loaded.seed, own=False))
-        warn = _warn if self._options.sampled else None
         every = self._options.snapshot_every_n_steps
-        sampled = SampledPass(source, self._seeds, progress, every, loaded, warn)
+        sampled = SampledPass(source, self._seeds, progress, every, loaded, warns=self._options.sampled)
         self._seeds.drawn = sampled.seed
         return sampled
 
@@ -370,10 +369,6 @@ class CountedPlanner(Planner):
             buckets=self.bucketing.buckets.name if self.bucketing is not None else "",
             lengths=self.bucketing.digest if self.bucketing is not None else "",
         )  # fmt: skip
-
-
-def _warn(text: str) -> None:
-    warnings.warn(text, stacklevel=2)
 
 
 class LanePlanner(Planner):

@@ -97,7 +97,12 @@ def declared(dataset: Any) -> list[tuple[str, int]]:
 
 
 class ShardMap:
-    """See the module. Workers are numbers that the session and this class share."""
+    """See the module. Workers are numbers that the session and this class share.
+
+    Attributes:
+        fixed: whether the union was made.
+        unknown: keys that were announced after that.
+    """
 
     def __init__(self) -> None:
         self._held: dict[WorkerNumber, dict[str, tuple[int, int]]] = {}  # worker -> key -> (offset there, samples)
@@ -109,8 +114,8 @@ class ShardMap:
         self._offsets: dict[
             WorkerNumber, NDArray[np.int64]
         ] = {}  # worker -> offset there of every shard of the union, or -1
-        self._fixed = False
-        self.unknown: list[str] = []  # keys that were announced after the union was made
+        self.fixed = False
+        self.unknown: list[str] = []
 
     # Workers
 
@@ -136,14 +141,14 @@ class ShardMap:
                     f"shard {key!r} has {samples} samples on {name} and on {other}, and they are not the same",
                     hint="workers that hold the same key must hold the same data; check the channels of these hosts",
                 )
-            if key not in self._known and self._fixed:
+            if key not in self._known and self.fixed:
                 self.unknown.append(key)
                 continue
             held[key] = (offset, samples)
         self._known |= {key: (samples, name) for key, (_, samples) in held.items()}
         self._digests |= {key: told[key] for key in held if key in told}
         self._held[worker], self._names[worker] = held, name
-        if self._fixed:
+        if self.fixed:
             self._place(worker)
 
     def remove(self, worker: WorkerNumber) -> None:
@@ -153,7 +158,7 @@ class ShardMap:
 
     def fix(self) -> None:
         """Makes the union: all that was announced so far."""
-        self._fixed = True
+        self.fixed = True
         self._keys = sorted(self._known)
         self._starts = np.cumsum([0, *(self._known[key][0] for key in self._keys)], dtype=np.int64)
         for worker in self._held:
@@ -164,11 +169,6 @@ class ShardMap:
         self._offsets[worker] = np.array([held.get(key, (-1, 0))[0] for key in self._keys], np.int64)
 
     # The union
-
-    @property
-    def fixed(self) -> bool:
-        """Whether the union was made."""
-        return self._fixed
 
     @property
     def length(self) -> int:

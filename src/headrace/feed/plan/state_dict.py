@@ -64,19 +64,6 @@ class LaneState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
         if unknown is not None:
             raise ValueError(f"lanes lie in [0, {self.count}), got {unknown}")
 
-    @classmethod
-    def of(
-        cls,
-        count: int,
-        taken: Mapping[int, int],
-        ended: Sequence[int],
-        tokens: Mapping[int, LaneToken],
-        slots: int,
-    ) -> LaneState:
-        """Makes the record of dicts by lane."""
-        written = [(lane, at, base64.b64encode(token).decode()) for lane, (at, token) in sorted(tokens.items())]
-        return cls(count, sorted(taken.items()), sorted(ended), written, slots)
-
     def by_lane(self) -> dict[int, LaneToken]:
         """Returns the tokens by lane. Raises PositionError if one is damaged."""
         try:

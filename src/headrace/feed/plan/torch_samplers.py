@@ -18,6 +18,7 @@ import collections
 import copy
 import itertools
 import random
+import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -27,7 +28,7 @@ import msgspec
 
 from headrace.errors import PositionError
 from headrace.feed.plan.bookmark import PlannedPass, Progress
-from headrace.feed.plan.epoch import BatchPlan, sampled_epoch
+from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.plan.state_dict import Position, SamplerState
 
 if TYPE_CHECKING:
@@ -98,10 +99,16 @@ class LoaderSeeds:
 
     def _draw(self) -> int:
         try:
-            import torch
-        except ModuleNotFoundError:  # arrays need none; then Python's generator is the one that the user may seed
+            return _draw(self._generator)
+        except ModuleNotFoundError:  # arrays need no torch; then Python's generator is the one that the user may seed
             return random.getrandbits(63)
-        return int(torch.empty((), dtype=torch.int64).random_(generator=self._generator).item())
+
+
+def _draw(generator: torch.Generator | None = None) -> int:
+    """Draws a seed, as torch's DataLoader and RandomSampler do."""
+    import torch
+
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 
 
 _TENSOR = "__uint8_tensor__"
@@ -193,7 +200,7 @@ class SampledPass(PlannedPass):
         progress: of the pass; how far the trainer is.
         every: batches between two notes of the sampler's own state; None for none but the first.
         resumed: where it begins; None for the sampler's beginning.
-        warn: called with what the user should know; None when the sampler is not the user's.
+        warns: whether a sampler that must run again is worth a warning: when it is the user's.
     """
 
     drawn = True
@@ -205,7 +212,8 @@ class SampledPass(PlannedPass):
         progress: Progress,
         every: int | None,
         resumed: Position | None,
-        warn: Callable[[str], None] | None,
+        *,
+        warns: bool,
     ) -> None:
         import torch
 
@@ -213,7 +221,7 @@ class SampledPass(PlannedPass):
         self.plans = self._plans()
         self._source = source
         self._every = every
-        self._warn = warn
+        self._warns = warns
         self._first = resumed
         self._saved = (resumed.sampler if resumed is not None else None) or SamplerState()
         self._undrawn = min(1, self._saved.undrawn)
@@ -238,9 +246,10 @@ class SampledPass(PlannedPass):
         items = self._enter(step, samples)
         size, drop_last = self._source.size, self._source.drop_last
         batches = _batches(items, size, drop_last=drop_last) if size else items
-        for plan in sampled_epoch(
-            batches, self.progress.epoch, self.seed, batched=self._source.batched, first_step=step, position=samples
-        ):
+        for number, item in enumerate(batches, step):
+            keys = list(item) if self._source.batched else [item]
+            plan = BatchPlan(self.progress.epoch, number, samples, keys, self.seed, self._source.batched)
+            samples += len(keys)
             self._note(plan)
             yield plan
 
@@ -282,10 +291,11 @@ class SampledPass(PlannedPass):
         return self._source.size > 0 or not self._source.batched
 
     def _skip(self, iterator: Iterator[Any], count: int, step: int, *, warn: bool) -> None:
-        if count and warn and self._warn is not None:
-            self._warn(
+        if count and warn and self._warns:
+            warnings.warn(
                 f"fast-forwarding {type(self._source.sampler).__name__} over {step} steps, "
-                "because it has no state_dict() and load_state_dict()"
+                "because it has no state_dict() and load_state_dict()",
+                stacklevel=1,
             )
         skipped = sum(1 for _ in itertools.islice(iterator, count))
         if skipped < count:
@@ -409,12 +419,6 @@ def _generator(sampler: object) -> Any:
 
 def _is_stateful(thing: object) -> bool:
     return callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None))
-
-
-def _draw() -> int:
-    import torch
-
-    return int(torch.empty((), dtype=torch.int64).random_().item())  # as RandomSampler does
 
 
 def _seeded(sampler: Any, seed: int) -> Any:

@@ -62,18 +62,14 @@ class RowsOfBatch:
 
     def row(self, number: int) -> dict[str, Any]:
         """Returns a row: name of the column to value. Raises ShardError if one cannot be read."""
+        row: dict[str, Any] = {}
         try:
-            return {name: read(column[number]) for name, column, read in self._columns}
+            for name, column, read in self._columns:
+                row[name] = read(column[number])
         except (ValueError, ArithmeticError, require_pyarrow().ArrowException) as error:
-            raise ShardError(f"{self._where}, row {number} of it: {self._unreadable(number) or error}") from error
-
-    def _unreadable(self, number: int) -> str:
-        for name, column, read in self._columns:
-            try:
-                read(column[number])
-            except (ValueError, ArithmeticError, require_pyarrow().ArrowException) as error:
-                return f"column {name!r}, of the type {column.type}, cannot be read: {error}"
-        return ""
+            why = f"column {name!r}, of the type {column.type}, cannot be read: {error}"
+            raise ShardError(f"{self._where}, row {number} of it: {why}") from error
+        return row
 
 
 Read = Callable[[Any], Any]

@@ -41,6 +41,7 @@ _CLIENT = {
     "timeout": timedelta(minutes=15),
     "allow_http": True,
 }
+_STORES = {"s3": "S3Store", "gs": "GCSStore", "az": "AzureStore"}
 _NOT_SHOWN = re.compile(r"(?s:\n\nDebug source:.*)|(?<=[^\s<])\?[^\s\"')]*")
 _LEAVE = "do not change data that a running job reads"
 _KEY_LIFE = timedelta(minutes=10)  # then botocore is asked again, which renews a key before it ends
@@ -167,12 +168,9 @@ def _store(root: str) -> Any:
                 "backoff": {"init_backoff": FIRST_PAUSE},
             },
         }
-        if scheme == "s3":
-            _stores[root] = library.S3Store(name, **_by_botocore(name), **common)
-        elif scheme == "gs":
-            _stores[root] = library.GCSStore(name, **common)
-        elif scheme == "az":
-            _stores[root] = library.AzureStore(name, **common)
+        if scheme in _STORES:
+            options = _by_botocore(name) if scheme == "s3" else {}
+            _stores[root] = getattr(library, _STORES[scheme])(name, **options, **common)
         else:
             _stores[root] = library.HTTPStore(root, **common)
     return _stores[root]
@@ -416,10 +414,6 @@ class ObjectFile(io.RawIOBase):
         """Moves the position. Returns it."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._path.size}[whence]
         self._at = base + offset
-        return self._at
-
-    def tell(self) -> int:
-        """Returns the position."""
         return self._at
 
     def read(self, size: int = -1) -> bytes:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-import functools
-import itertools
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -80,24 +78,30 @@ def require_callable(function: object, method: str) -> None:
         raise TypeError(f".{method}() takes a function of one row, got {function!r}")
 
 
-def _many(function: Callable[[Any], Any], value: Any) -> Iterable[Any]:
-    found: Iterable[Any] = function(value)
-    if not isinstance(found, Iterable) and not hasattr(found, "__getitem__"):
-        name = getattr(function, "__qualname__", repr(function))
-        raise TypeError(
-            f".flat_map() takes a function that returns an iterable of rows, be it empty; {name} returned {found!r}"
-        )
-    return found
+def _flat_mapped(function: Callable[[Any], Any], values: Iterator[Any]) -> Iterator[Any]:
+    for value in values:
+        rows = function(value)
+        if not isinstance(rows, Iterable) and not hasattr(rows, "__getitem__"):
+            name = getattr(function, "__qualname__", repr(function))
+            raise TypeError(
+                f".flat_map() takes a function that returns an iterable of rows, be it empty; {name} returned {rows!r}"
+            )
+        yield from rows
+
+
+# Generators, not `map` and `filter`: what takes of these would end where the function raises StopIteration.
+_MAKES: Mapping[Kind, Callable[[Callable[[Any], Any], Iterator[Any]], Iterator[Any]]] = {
+    "map": lambda function, values: (function(value) for value in values),
+    "filter": lambda function, values: (value for value in values if function(value)),
+    "flat_map": _flat_mapped,
+}
 
 
 def outputs_of(steps: Steps, value: Any) -> Iterator[Any]:
     """Returns what steps make of a value: none, one or many."""
     values: Iterator[Any] = iter([value])
     for kind, function in steps:
-        if kind == "flat_map":
-            values = itertools.chain.from_iterable(map(functools.partial(_many, function), values))
-        else:
-            values = map(function, values) if kind == "map" else filter(function, values)
+        values = _MAKES[kind](function, values)
     return values
 
 

@@ -148,7 +148,8 @@ class LaneRows(Lane):
         start: Restart,
         skipped: LeftOut | None = None,
     ) -> None:
-        self._source, self._steps, self._places, self._order = source, steps, places, order.rows
+        self._steps: Steps = (("map", source.__getitem__), *steps)
+        self._places, self._order = places, order.rows
         self.restart = Restart(start.place or 0, start.made)
         self._taken, self._made = self.restart
         self._many, self._skipped = gives_many(steps), skipped
@@ -173,15 +174,8 @@ class LaneRows(Lane):
                 self.restart = Restart(self._taken, self._made)
             if self._taken >= len(self._places):
                 raise StopIteration
-            row = self._row(self._places[self._taken])
+            self._outputs = outputs_of(self._steps, self._row(self._places[self._taken]))
             self._taken += 1
-            try:
-                self._outputs = outputs_of(self._steps, self._source[row])
-            except INTERRUPTIONS:
-                raise
-            except BaseException as error:
-                if not left_out(self._skipped, row, error):
-                    raise
 
     def _row(self, place: int) -> int:
         if self._order is None:
