@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -13,15 +11,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from effort import SOAK
 from stage import assert_failed, groups, kill, said, text, until
 
 from headrace.engines.local import isolation_plan
 from headrace.hosting.isolation.probing import examine
-from headrace.hosting.supervision.cleanup import remove_scratch
 from headrace.instance.channels import channel_links
-from headrace.processes.process_table import scan
-from headrace.runs import Status, list_runs
+from headrace.runs import Status
 from needs import require
 from objectstore import s3, s3_endpoint
 
@@ -227,40 +222,6 @@ def test_a_killed_supervisor_leaves_nothing_of_what_was_written(stage) -> None:
     stage.assert_nothing_left(handle)
     assert not (handle.paths.root / "channels").exists()
     assert content(data) == FILES
-
-
-if SOAK:  # in every run: the same with a mount, test_local_channels.py
-
-    @pytest.mark.namespaces
-    @pytest.mark.parametrize("stage", ["namespace"], indirect=True)
-    def test_when_everything_is_killed_the_next_start_removes_what_was_written(stage) -> None:
-        data = make(stage.folder / "data")
-        doomed = stage.job(VANDAL + "time.sleep(600)", name="doomed", inputs={"plain": str(data)})
-        path = stage.folder / "doomed.yaml"
-        path.write_text(doomed.to_yaml())
-        program = "import sys; from headrace import engines; from headrace.job import load_job"
-        program += "; engines.start(load_job(sys.argv[1], [])).wait()"
-        caller = subprocess.Popen([sys.executable, "-c", program, str(path)])
-        try:
-            until(lambda: len(list_runs()) == 1, 20)
-            [run] = list_runs()
-            until(lambda: any(line.text.startswith("SAID") for line in run.logs()), 30)
-            written = run.paths.root / "channels/views/algo-1/plain/data/upper/new-algo-1"
-            assert written.read_text() == "algo-1"
-        finally:
-            mark = f"HEADRACE_RUN_ID={list_runs()[0].id}".encode()
-            pids = [caller.pid, *(process.pid for process in scan() if marked(process.pid, mark))]
-            for number in (signal.SIGSTOP, signal.SIGKILL):
-                for pid in pids:
-                    with contextlib.suppress(ProcessLookupError):  # the kernel was first: its parent is dead
-                        os.kill(pid, number)
-            caller.wait()
-        until(lambda: not any(marked(pid, mark) for pid in pids[1:]), 10)
-        assert written.exists(), "nobody could remove it"
-        assert stage.start("pass").wait(30) is Status.COMPLETED
-        assert not (run.paths.root / "channels").exists()
-        assert content(data) == FILES
-        remove_scratch(run.id)
 
 
 def marked(pid: int, mark: bytes) -> bool:

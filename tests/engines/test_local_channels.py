@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gzip
 import hashlib
-import itertools
 import json
 import os
 import signal
@@ -18,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from effort import SOAK
-from run_places import WITHOUT_TORCH, flag
+from run_places import flag
 from stage import assert_failed, groups, kill, said, text, until
 
 from headrace import engines
@@ -86,22 +85,6 @@ def completed(stage, handle) -> None:
     status = handle.wait(60)
     assert status is Status.COMPLETED, (str(handle.cause), text(handle))
     assert_nothing_left(stage, handle)
-
-
-def helper_pid(handle, name: str) -> int:
-    needle = f"headrace.hosting.helpers.{name}\0{handle.paths.root}"
-
-    def look() -> int | None:
-        for process in scan():
-            try:
-                command = Path(f"/proc/{process.pid}/cmdline").read_bytes().decode(errors="replace")
-            except OSError:
-                continue
-            if needle in command and "bootstrap" not in command and process.state != "Z":
-                return process.pid
-        return None
-
-    return until(look, 20, f"process {name}")
 
 
 def put_train(s3) -> dict[str, str]:
@@ -225,27 +208,6 @@ def test_a_pipe_has_a_fifo_an_epoch_in_an_order_of_its_own_or_records_of_a_manif
     one = b"\x0a\x23\xd7\xce\x03\0\0\0one\0" + b'\x0a\x23\xd7\xce\x07\0\0\0{"x":1}\0'
     for host in hosts:
         assert [bytes.fromhex(data) for data in host["augmented"]] == [one] * 3
-
-
-if SOAK:  # in every run: tests/instance/test_channels_pipes.py
-
-    def test_a_reader_that_leaves_or_never_comes_does_not_hold_the_job(stage, s3) -> None:
-        put_train(s3)
-        script = """
-        import os
-        base = os.environ["SAGEMAKER_BASE_DIR"] + "/input/data"
-        for epoch in range(5):
-            with open(f"{base}/left_{epoch}", "rb") as file:
-                print(file.read(1))
-        print(sorted(os.listdir(base)))
-        """
-        pipe = {"s3_data": s3.uri("train/"), "input_mode": "Pipe"}
-        handle = stage.start(script, inputs={"left": pipe, "never": pipe})
-        began = time.monotonic()
-        completed(stage, handle)
-        assert time.monotonic() - began < allowed(10)
-        assert text(handle).count("b'A'") == 5
-        assert "'left_5', 'never_0']" in text(handle)
 
 
 @pytest.mark.promise("engines", "channels, on local")
@@ -458,32 +420,6 @@ def test_an_object_that_changes_or_vanishes_during_the_download_fails_the_run(st
     assert_nothing_left(stage, handle)
 
 
-if SOAK:  # in every run: tests/instance/test_storage.py, and an object that changes, above
-
-    def test_answers_that_always_end_too_early_fail_the_run_and_name_the_object(stage, s3, proxy) -> None:
-        for number in range(2):
-            s3.put(f"train/{number}", os.urandom(2_000_000))
-        proxy.cut_all = 100_000
-        began = time.monotonic()
-        handle = stage.start("print('ran')", inputs={"train": s3.uri("train/")})
-        assert_failed(handle, began, 30)
-        assert "channel 'train': s3://" in str(handle.cause)
-        assert_nothing_left(stage, handle)
-
-
-if SOAK:  # in every run: an object that changes, above; helpers that fail, test_local_lifecycle.py
-
-    @pytest.mark.parametrize("number", [signal.SIGKILL, *([signal.SIGTERM] if SOAK else [])])
-    def test_a_killed_stage_fails_the_run(stage, s3, proxy, number) -> None:
-        handle = downloading(stage, s3, proxy)
-        began = time.monotonic()
-        os.kill(helper_pid(handle, "stage"), number)
-        proxy.open.set()
-        assert_failed(handle, began)
-        assert "filling the channels failed" in str(handle.cause)
-        assert_nothing_left(stage, handle)
-
-
 def test_an_interrupted_stage_goes_on_where_it_was(tmp_path, s3) -> None:
     names = [f"{number:02}" for number in range(16)]
     for name in names:
@@ -516,53 +452,6 @@ def test_an_interrupted_stage_goes_on_where_it_was(tmp_path, s3) -> None:
     assert sorted(path.name for path in data.iterdir()) == names
     assert {name: (data / name).stat().st_ino for name in kept} == kept
     assert (data / "15").read_bytes() == s3.get("train/15")
-
-
-if SOAK:  # in every run: the fault table's row 'disk full during the download'
-
-    @pytest.mark.namespaces
-    def test_a_full_disk_fails_the_run_and_nothing_is_half_visible(stage, s3, tmp_path) -> None:
-        for number in range(4):
-            s3.put(f"train/{number}", os.urandom(2_000_000))
-        home = tmp_path / "small"
-        home.mkdir()
-        code = stage.folder / "code"
-        code.mkdir()
-        (code / "train.py").write_text("print('ran')")
-        job = stage.folder / "job.yaml"
-        channel = s3.uri("train/")
-        job.write_text(
-            f"job_name: full\nsource_dir: {code}\nentry_point: train.py\n"
-            "instance_type: ml.c5.xlarge\ninstance_count: 1\n"
-            f"inputs: {{train: '{channel}'}}\nengines: {{local: {{address_prefix: '{stage.prefix}'}}}}\n"
-        )
-        script = 'mount -t tmpfs -o size=6m tmpfs "$1" && shift && "$@"; code=$?; ls -R "$HEADRACE_HOME"; exit $code'
-        done = subprocess.run(
-            [
-                "unshare",
-                "--mount",
-                "sh",
-                "-c",
-                script,
-                "sh",
-                str(home),
-                sys.executable,
-                "-m",
-                "headrace.cli",
-                "run",
-                str(job),
-            ],
-            env={**os.environ, "HEADRACE_HOME": str(home)},
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        said_all = done.stdout + done.stderr
-        assert done.returncode == 1, said_all
-        assert "channel 'train': 0.008 GB are to be downloaded" in said_all
-        assert "FastFile" in said_all
-        assert "channels:" not in done.stdout.split("hosts:")[-1], said_all
 
 
 @needs_fuse
@@ -676,56 +565,6 @@ def marked(pid: int, mark: bytes) -> bool:
 
 
 # The data service over shards
-
-
-if SOAK:  # in every run: shards on feed servers (tests/feed), and channels that are sharded
-
-    def test_data_workers_serve_a_sharded_channel_and_every_sample_comes_once(stage, s3) -> None:
-        for number in range(5):
-            s3.put(f"rows/part-{number}.txt", "".join(f"{number * 10 + row}\n" for row in range(4)).encode())
-        stage_code = stage.folder / "code"
-        stage_code.mkdir()
-        (stage_code / "rows.py").write_text(
-            """
-    import os
-    import numpy as np
-    from headrace.feed import channel, pipeline
-
-    class Rows:
-        def __init__(self):
-            self.files = [(path.name, [int(x) for x in path.read_text().split()]) for path in channel("rows").iterdir()]
-            self.values = [value for _, values in self.files for value in values]
-        def __len__(self):
-            return len(self.values)
-        def __getitem__(self, index):
-            return np.int64(self.values[index])
-        def __shards__(self):
-            return [(name, len(values)) for name, values in self.files]
-
-    @pipeline
-    def rows():
-        return Rows()
-    """
-        )
-        script = """
-        import os
-        from headrace.feed import DataLoader, stack_arrays
-        from rows import rows
-        loader = DataLoader(rows(), batch_size=4, shuffle=True, seed=3, collate_fn=stack_arrays)
-        print("ROWS", sorted(int(x) for batch in loader for x in batch), "SM_CHANNEL_ROWS" in os.environ)
-        """
-        handle = stage.start(
-            script,
-            instance_groups=groups(dnn=1, data=2),
-            inputs={
-                "rows": {"s3_data": s3.uri("rows/"), "distribution": "ShardedByS3Key", "instance_groups": ["data"]},
-            },
-            data_service={"feed": {"enabled": True, "workers_per_host": 1}, "instance_groups": ["data"]},
-            environment=WITHOUT_TORCH,
-        )
-        completed(stage, handle)
-        expected = sorted(itertools.chain.from_iterable(range(n * 10, n * 10 + 4) for n in range(5)))
-        assert f"ROWS {expected} False" in text(handle)
 
 
 def test_a_store_that_takes_the_question_and_does_not_answer_ends_the_check_of_a_channel_soon(

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
-import time
 
 import pytest
 from effort import SOAK
 from stage import agent_pid, groups, kill, program_pid, text, until
 
-from headrace.engines.local import plan_hosts
 from headrace.runs import Status
 from headrace.runs.events import HostLost, ProgramExited, ProgramStarted
-from patience import allowed
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 
@@ -83,32 +79,6 @@ def test_a_rank_that_always_fails_is_the_first_cause_when_restarts_are_used_up(s
     stage.assert_nothing_left(handle, within=3.0)
 
 
-if SOAK:  # in every run: a stop of ranks with time to save, test_local_mpi.py and test_local_faults.py
-
-    def test_a_stop_gives_ranks_their_time_and_torchrun_neither_starts_any_again_nor_hurries_them(stage):
-        script = """
-        import os, signal, sys, time
-        signals = []
-        signal.signal(signal.SIGTERM, lambda number, frame: signals.append(number))
-        print("ready", flush=True)
-        while not signals:
-            time.sleep(0.01)
-        if os.environ["RANK"] == "0":
-            sys.exit(1)  # torchrun takes it for a failure, and asks the other one to end
-        until = time.monotonic() + 1.5
-        while time.monotonic() < until:
-            time.sleep(0.05)
-        print("saved after", len(signals), "signal", flush=True)
-        """
-        handle = start(stage, script, hosts=1)
-        until(lambda: text(handle).count("ready") == 2, 60, "two ranks")
-        handle.stop()
-        assert handle.wait(20) is Status.STOPPED
-        assert "saved after 1 signal" in text(handle)
-        assert text(handle).count("ready") == 2
-        stage.assert_nothing_left(handle, within=3.0)
-
-
 @pytest.mark.promise("distributed", "an elastic world goes on without a lost host")
 @pytest.mark.parametrize("what", ["torchrun", *(["agent"] if SOAK else [])])
 @pytest.mark.promise("sagemaker-differences", "absent here: torchrun cannot lose a host")
@@ -129,18 +99,3 @@ def test_a_host_whose_torchrun_or_agent_is_killed_is_gone_on_without(stage, what
     assert lost.host == "algo-2"
     assert what in lost.reason
     stage.assert_nothing_left(handle, within=3.0)
-
-
-if SOAK:  # in every run: tests/agent/test_agent_elastic.py
-
-    def test_a_torchrun_that_does_not_come_to_the_rendezvous_is_named(stage, monkeypatch):
-        monkeypatch.setattr(plan_hosts, "START_TIMEOUT", 15.0)
-        handle = start(stage, "import time; time.sleep(600)", ranks=1, minimum=2)
-        pid = until(lambda: next(iter(started(handle, "algo-2", "torchrun")), None), what="torchrun of algo-2")
-        os.kill(pid, signal.SIGSTOP)
-        began = time.monotonic()
-        assert handle.wait(60) is Status.FAILED
-        assert time.monotonic() - began < allowed(25)
-        assert handle.cause.host == "algo-2"
-        assert "torchrun on algo-2 did not come to the rendezvous within 15 s: it is stopped" in str(handle.cause)
-        stage.assert_nothing_left(handle, within=5.0)

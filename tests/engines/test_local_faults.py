@@ -4,7 +4,6 @@ No test cleans up: a separate observer looks at processes, sockets, shared memor
 """
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -19,7 +18,6 @@ from stage import agent_pid, assert_failed, both_isolations_at_length, groups, k
 from headrace import engines
 from headrace.instance import read_failure
 from headrace.runs import Run, Status, read_header
-from headrace.runs.events import HostLost
 from patience import allowed
 
 SLEEP = """
@@ -311,47 +309,3 @@ def test_a_stranger_on_the_control_port_of_a_real_run_changes_nothing(stage):
     flag(handle, "enough")
     assert handle.wait(20) is Status.COMPLETED
     stage.assert_nothing_left(handle)
-
-
-if SOAK:  # rows of the fault table, with programs that are harder to end
-
-    @both_isolations_at_length
-    def test_the_leaders_agent_is_killed(stage):
-        handle = killed(stage, lambda handle: agent_pid(handle, "algo-1"))
-        assert str(handle.cause) == "dnn/algo-1[agent]: agent killed by SIGKILL"
-        assert [event.host for event in handle.run.events() if isinstance(event, HostLost)] == ["algo-1"]
-
-    @both_isolations_at_length
-    def test_another_hosts_agent_is_killed(stage):
-        handle = killed(stage, lambda handle: agent_pid(handle, "algo-3"), hosts=3)
-        assert str(handle.cause) == "dnn/algo-3[agent]: agent killed by SIGKILL"
-
-    @both_isolations_at_length
-    def test_an_agent_that_stands_still_is_lost(stage):
-        handle = stage.start(SLEEP, instance_groups=groups(dnn=2))
-        running(handle, 2)
-        began = time.monotonic()
-        os.kill(agent_pid(handle, "algo-2"), signal.SIGSTOP)
-        assert_failed(handle, began, within=16)
-        stage.assert_nothing_left(handle)
-        assert str(handle.cause) == "dnn/algo-2[agent]: silent for 5 s"
-
-    @both_isolations_at_length
-    def test_the_supervisor_is_killed(stage):
-        handle = killed(stage, lambda handle: read_header(handle.paths).supervisor_pid)
-        assert handle.status is Status.FAILED
-        assert "supervisor" in str(handle.cause)
-
-    @both_isolations_at_length
-    def test_the_caller_is_killed(stage):
-        caller, run = call(stage, STUBBORN, "time.sleep(600)")
-        until(lambda: "".join(line.text for line in run.logs()).count("running") >= 2)
-        began = time.monotonic()
-        caller.kill()
-        caller.wait()
-        caller.stdout.close()
-        until(lambda: run.finished)
-        assert time.monotonic() - began < allowed(10)
-        stage.observer.assert_nothing_left(run.id, run.paths.root, within=2)
-        assert run.status is Status.FAILED
-        assert re.search(r"the process that started the run \(pid \d+\) died", str(run.cause))

@@ -15,16 +15,14 @@ from pathlib import Path
 
 import cut_links
 import pytest
-from cut_links import cut, heal
 from effort import SOAK
 from machine import Machine
 from run_places import flag
 from stage import agent_pid, assert_failed, groups, kill, said, text, until
 
-from headrace.errors import UsageError
 from headrace.hosting.isolation.network_layout import MACHINE_NAME
 from headrace.processes.process_table import descendants
-from headrace.runs import Run, RunPaths, Status, read_header
+from headrace.runs import Status, read_header
 from headrace.runs.events import StatusChanged
 from needs import require
 from stranger import as_stranger
@@ -160,73 +158,6 @@ def test_nothing_outlives_what_is_killed(stage, machine, victims):
     machine.assert_unchanged()
     # Nobody of the run is left to wait for those that the kernel has killed: process 1 of the machine does.
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in (supervisor, *agents, *others)), 3)
-
-
-if SOAK:  # in every run: the fault table's row 'caller killed', and a killed supervisor above
-
-    def test_nothing_outlives_a_killed_headrace_run(stage, machine):
-        job = stage.job(DAEMON, instance_groups=groups(dnn=2))
-        path = stage.folder / "job.yaml"
-        path.write_text(job.to_yaml())
-        caller = subprocess.Popen(
-            [sys.executable, "-m", "headrace.cli", "run", str(path)],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        runs = Path(os.environ["HEADRACE_HOME"]) / "runs"
-        [root] = until(lambda: runs.exists() and [each for each in runs.iterdir() if (each / "engine").exists()])
-        run = Run(RunPaths(root))
-        until(lambda: sum(line.text == "running" for line in run.logs()) == 2)
-        supervisor = read_header(run.paths).supervisor_pid
-        known = [process.pid for process in descendants(supervisor)]
-        machine.know(known)
-        kill(caller.pid)
-        caller.wait()
-        until(lambda: run.finished, 15)
-        until(lambda: not Path(f"/proc/{supervisor}").exists())
-        stage.observer.assert_nothing_left(run.id, root)
-        machine.assert_unchanged()
-        until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in known), 3)
-
-
-if SOAK:  # in every run: the fault table's row 'host cut off'
-
-    def test_a_host_that_is_cut_off_is_lost_and_one_that_is_healed_in_time_is_not(stage):
-        script = """
-        import os, socket, time
-        if os.environ["SM_CURRENT_HOST"] == "algo-2":
-            with socket.create_server(("0.0.0.0", 6000)) as listener:
-                while True:
-                    listener.accept()[0].close()
-        print("running", flush=True)
-        up = None
-        while True:
-            try:
-                socket.create_connection(("algo-2", 6000), timeout=0.3).close()
-                now = True
-            except OSError:
-                now = False
-            if now is not up:
-                up = now
-                print("up" if up else "down", flush=True)
-            time.sleep(0.02)
-        """
-        handle = stage.start(script, instance_groups=groups(dnn=2))
-        until(lambda: text(handle).endswith("up"))
-        cut(handle.paths, "algo-2")
-        until(lambda: text(handle).endswith("down"))
-        heal(handle.paths, "algo-2")
-        until(lambda: text(handle).endswith("up"))
-        assert handle.status is Status.IN_PROGRESS
-        began = time.monotonic()
-        cut(handle.paths, "algo-2")
-        assert_failed(handle, began, within=20)
-        stage.assert_nothing_left(handle)
-        assert str(handle.cause).startswith("dnn/algo-2[agent]: silent for 5 s")
-        with pytest.raises(UsageError, match="is not there"):
-            heal(handle.paths, "algo-2")
-        with pytest.raises(UsageError, match="no host 'algo-9'"):
-            cut(handle.paths, "algo-9")
 
 
 @pytest.mark.promise("isolation", "bandwidth holds both ways, for each host")

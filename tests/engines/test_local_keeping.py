@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 from effort import SOAK
 from stage import Stage, said, text, until
-from wheels import wheel
 
 from headrace import engines
 from headrace.engines.local.engine import plan
 from headrace.errors import EngineRefused
 from headrace.runs import Status
-from headrace.runs.events import CheckpointsRestored, RequirementsInstalled
+from headrace.runs.events import CheckpointsRestored
 from needs import require
 from objectstore import ObjectStore
 
@@ -138,26 +137,6 @@ def test_plan_refuses_a_folder_for_checkpoints_that_hosts_cannot_have(stage: Sta
             plan(wanted)
     else:
         assert plan(wanted).plan.isolation.level == "namespace"
-
-
-if SOAK:  # in every run: programs and data workers of a job, test_local_requirements.py
-
-    def test_requirements_are_there_for_the_program(
-        stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("PIP_NO_INDEX", "1")
-        monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
-        wheel(tmp_path / "wheels", "alpha")
-        (tmp_path / "code").mkdir()
-        (tmp_path / "code/requirements.txt").write_text("alpha\n")
-        for attempt in (1, 2):
-            script = "import alpha, msgspec\nprint('alpha', alpha.version)"
-            handle = stage.start(script, name=f"job-{attempt}")
-            assert handle.wait(120) is Status.COMPLETED, handle.cause
-            assert text(handle).count("alpha 1.0") == 1
-            installed = [event for event in handle.run.events() if isinstance(event, RequirementsInstalled)]
-            assert len(installed) == (1 if attempt == 1 else 0)  # the second job finds the environment, and asks nobody
-            stage.assert_nothing_left(handle)
 
 
 def test_requirements_that_cannot_be_installed_fail_the_job_before_any_program(

@@ -2,13 +2,12 @@
 
 import os
 import shutil
-import signal
 import time
 from pathlib import Path
 
 import pytest
 from effort import SOAK
-from stage import agent_pid, assert_failed, both_isolations_at_length, groups, kill, program_pid, said, text, until
+from stage import assert_failed, both_isolations_at_length, groups, kill, program_pid, text, until
 
 from headrace import engines
 from headrace.instance import read_failure
@@ -78,29 +77,6 @@ def test_every_rank_knows_its_world_and_its_own_host(stage):
     assert ranks_of(handle) == {("algo-1", "0"), ("algo-1", "1"), ("algo-2", "2"), ("algo-2", "3")}
 
 
-if SOAK:  # in every run: test_mpi_command.py, and test_local_entry_points.py for a group's own program
-
-    def test_groups_of_one_world_may_have_different_programs_and_variables(stage):
-        script = """
-        import os
-        from mpi4py import MPI
-        roles = MPI.COMM_WORLD.allgather((os.environ["ROLE"], os.environ["SM_CURRENT_INSTANCE_GROUP"]))
-        print(roles, flush=True)
-        """
-        described = groups(a=1, b=2)
-        described[0]["environment"] = {"ROLE": "first"}
-        described[1]["environment"] = {"ROLE": "second"}
-        handle = stage.start(
-            script,
-            instance_groups=described,
-            distribution={"mpi": {"enabled": True, "processes_per_host": 1}, "instance_groups": ["b", "a"]},
-        )
-        assert handle.wait(30) is Status.COMPLETED, text(handle)
-        stage.assert_nothing_left(handle)
-        roles = [("second", "b"), ("second", "b"), ("first", "a")]
-        assert text(handle, "a/algo-1[2]") == str(roles)
-
-
 @pytest.mark.promise("sagemaker-differences", "absent here: `custom_mpi_options` are split at blanks")
 def test_options_of_the_user_reach_mpirun_and_no_shell(stage):
     script = """
@@ -116,28 +92,6 @@ def test_options_of_the_user_reach_mpirun_and_no_shell(stage):
     )
     assert handle.wait(30) is Status.COMPLETED, text(handle)
     assert text(handle, "dnn/algo-1[0]").splitlines() == ["forwarded $(echo no); `x` WARN ob1", "algo-1"]
-
-
-if SOAK:  # in every run: every text in test_instance_arguments.py, options of mpirun above
-
-    def test_hyperparameters_arrive_as_they_are(stage):
-        words = {"text": "a 'b' \"c\"", "lines": "x\ny", "code": "$(touch no); rm -rf *", "word": "hél", "empty": ""}
-        script = "import sys, mpi4py.MPI\nprint(sys.argv[1:], flush=True)\n"
-        handle = start(stage, script, hyperparameters=words)
-        assert handle.wait(30) is Status.COMPLETED, text(handle)
-        expected = [word for name in sorted(words) for word in (f"--{name}", words[name])]
-        assert text(handle, "dnn/algo-2[3]") == str(expected)
-
-
-if SOAK:  # in every run: mpirun inside a job of Slurm for real, test_slurm_runs.py
-
-    def test_inside_a_job_of_slurm_the_ranks_are_on_the_hosts_of_this_job(stage, monkeypatch):
-        slurm = {"JOB_ID": "7", "JOBID": "7", "NODELIST": "node9", "JOB_NODELIST": "node9", "TASKS_PER_NODE": "1"}
-        for name, value in (slurm | {"NNODES": "1", "JOB_NUM_NODES": "1", "NTASKS": "1", "CPUS_ON_NODE": "1"}).items():
-            monkeypatch.setenv(f"SLURM_{name}", value)
-        handle = start(stage, START + "print(os.environ['SLURM_JOB_ID'], flush=True)")
-        assert handle.wait(30) is Status.COMPLETED, text(handle)
-        assert sum(line == "7" for line in text(handle).splitlines()) == 4, "scripts see Slurm's variables"
 
 
 @pytest.mark.promise("mpi", "of MPI ranks, the one that failed is the cause")
@@ -177,18 +131,6 @@ def test_a_part_that_is_killed_is_the_cause(stage, host, stream):
     assert str(handle.cause) == f"dnn/{host}[{stream}]: killed by SIGKILL"
 
 
-if SOAK:  # the fault table kills agents in every run
-
-    def test_an_agent_that_is_killed_is_the_cause(stage):
-        handle = start(stage, LOOP)
-        running(handle)
-        began = time.monotonic()
-        kill(agent_pid(handle, "algo-2"))
-        assert_failed(handle, began)
-        stage.assert_nothing_left(handle)
-        assert str(handle.cause) == "dnn/algo-2[agent]: agent killed by SIGKILL"
-
-
 def test_a_stop_gives_every_rank_time_to_save(stage):
     script = (
         START
@@ -213,19 +155,6 @@ while True:
     stage.assert_nothing_left(handle)
     saved = sorted(path.name for host in ("algo-1", "algo-2") for path in (handle.paths.host(host) / "model").iterdir())
     assert saved == [f"saved-{rank}" for rank in range(4)]
-
-
-if SOAK:  # in every run: a program that ignores SIGTERM, test_local_faults.py
-
-    def test_ranks_that_do_not_listen_are_killed_after_the_grace(stage):
-        script = START + "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf', flush=True)\ntime.sleep(600)\n"
-        handle = start(stage, script)
-        until(lambda: text(handle).count("deaf") == 4, 30)
-        began = time.monotonic()
-        handle.stop()
-        assert handle.wait(20) is Status.STOPPED
-        assert 3 < time.monotonic() - began < allowed(10)
-        stage.assert_nothing_left(handle)
 
 
 def test_without_mpirun_the_cause_says_what_to_install(stage, monkeypatch, tmp_path):
@@ -256,18 +185,6 @@ def test_an_mpirun_of_another_kind_is_named(stage, monkeypatch, tmp_path, says, 
     handle = start(stage, "print()")
     assert_failed(handle, time.monotonic())
     assert str(handle.cause) == f"dnn/algo-1[mpirun]: exited with code 2: {reason}"
-
-
-if SOAK:  # in every run: an mpirun that fails, above
-
-    def test_an_option_that_mpirun_does_not_know_is_the_cause(stage):
-        handle = start(
-            stage, "print()", distribution={"mpi": {"enabled": True, "custom_mpi_options": "--no-such-option"}}
-        )
-        assert_failed(handle, time.monotonic())
-        stage.assert_nothing_left(handle)
-        assert str(handle.cause).startswith("dnn/algo-1[mpirun]: exited with code ")
-        assert any("--no-such-option" in line for line in handle.cause.last_lines)
 
 
 def test_fewer_ranks_than_the_job_has_are_a_failure(stage):
@@ -306,19 +223,6 @@ def test_a_shell_script_may_be_the_rank(stage):
     stage.handles.append(handle)
     assert handle.wait(30) is Status.COMPLETED, text(handle)
     assert text(handle, "dnn/algo-2[3]") == "rank 3 on algo-2"
-
-
-if SOAK:  # in every run: a rank that is killed, above
-
-    def test_a_rank_ends_by_the_signal_that_ended_its_program(stage):
-        script = START + "if world.rank == 1:\n    os.kill(os.getpid(), signal.SIGSEGV)\ntime.sleep(600)\n"
-        handle = start(stage, script)
-        running(handle)
-        assert_failed(handle, time.monotonic())
-        stage.assert_nothing_left(handle)
-        assert str(handle.cause) == "dnn/algo-1[1]: killed by SIGSEGV"
-        assert handle.cause.signal == signal.SIGSEGV
-        assert until(said(handle, "Segmentation fault"), 1)
 
 
 @pytest.mark.parametrize(("host", "stream"), [*([("algo-1", "mpirun")] if SOAK else []), ("algo-2", "orted")])

@@ -5,9 +5,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from effort import SOAK
 
-from headrace.runs import Run, RunPaths, Status
+from headrace.runs import Run, RunPaths
 
 ROOT = Path(__file__).parent.parent.parent
 PYTHON = ROOT / ".venv-openmpi5" / "bin" / "python"
@@ -52,12 +51,3 @@ def test_four_ranks_on_two_hosts_and_one_that_fails_also_inside_a_job_of_slurm(t
         host = f"algo-{1 + rank // 2}"
         assert lines[f"dnn/{host}[{rank}]"] == f"rank {rank} 4 {host} {host}"
     assert str(run_.state().cause) == "dnn/algo-2[3]: exited with code 3"
-
-
-if SOAK:  # in every run: the commands of each version, agent/test_mpi_command.py
-
-    def test_over_the_loopback_interface_it_is_refused_with_what_to_do(tmp_path, monkeypatch):
-        done, run_ = run(tmp_path, monkeypatch, "print()", "none")
-        assert done.returncode == 1
-        assert run_.state().status is Status.FAILED
-        assert "Open MPI 5 does not work over the loopback interface: use Open MPI 4" in str(run_.state().cause)

@@ -9,7 +9,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from effort import SOAK
 from stage import groups, isolated_at_length
 
 from headrace import engines
@@ -242,13 +241,6 @@ def test_of_two_starts_at_once_one_is_refused(stage):
     [handle] = stage.handles
     handle.stop(now=True)
     assert handle.wait(20) is Status.STOPPED
-
-
-if SOAK:  # in every run: tests that start one name twice, as test_local_checkpoints.py
-
-    def test_the_name_is_free_again_when_the_run_is_over(stage):
-        for _ in range(2):
-            assert stage.start("pass").wait(30) is Status.COMPLETED
 
 
 def test_a_cpu_that_does_not_exist_is_refused(stage):

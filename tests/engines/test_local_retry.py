@@ -6,9 +6,8 @@ import shutil
 
 import pytest
 from effort import SOAK
-from play_helpers import play, played
 from run_places import code, flag
-from stage import agent_pid, both_isolations_at_length, groups, isolated_at_length, kill, program_pid, said, text, until
+from stage import agent_pid, both_isolations_at_length, groups, isolated_at_length, kill, said, text, until
 
 from headrace.hosting.supervision.supervisor import is_tried_again
 from headrace.instance.launch_plan import Retry
@@ -174,16 +173,6 @@ def test_a_lost_agent_is_retried_whether_it_led_or_not(stage, host):
     stage.assert_nothing_left(handle)
 
 
-if SOAK:  # in every run: a program that fails is not retried, above; a killed one, test_local_faults.py
-
-    def test_a_killed_program_is_no_failure_of_the_infrastructure(stage):
-        handle = stage.start(WAITS_ONCE, retry={"attempts": 1})
-        until(said(handle, "attempt 1"))
-        kill(program_pid(handle, "algo-1"))
-        assert handle.wait(20) is Status.FAILED
-        assert handle.run.state().attempt == 1
-
-
 def test_max_run_covers_all_attempts_together(stage):
     script = COUNTS + "time.sleep(3 if attempt == 1 else 600)\nsys.exit(1)\n"
     handle = stage.start(script, retry={"attempts": 20, "on": "any"}, stopping_condition={"max_run": 10})
@@ -205,21 +194,3 @@ def test_a_stop_between_and_in_later_attempts_ends_the_job(stage):
     assert handle.wait(20) is Status.STOPPED
     assert handle.run.state().attempt == 3
     stage.assert_nothing_left(handle)
-
-
-if SOAK:  # in every run: checkpoints and channels of two attempts, hosting/test_one_host.py
-
-    def test_what_works_beside_the_programs_is_there_in_every_attempt(stage, tmp_path, monkeypatch):
-        serve = """
-        signal.signal(signal.SIGTERM, lambda *_: (log("told"), sys.exit(0)))
-        ready()
-        log("ready")
-        while True:
-            signal.pause()
-        """
-        play(tmp_path, monkeypatch, {"stage": "log('done')", "serve_channels": serve, "sync": serve})
-        handle = stage.start(FAILS_TWICE, retry={"attempts": 2, "on": "any"})
-        assert handle.wait(40) is Status.COMPLETED
-        assert played(handle).count("stage done") == 1
-        for name in ("serve_channels", "sync"):
-            assert [line for line in played(handle) if line.startswith(name)] == [f"{name} ready", f"{name} told"] * 3

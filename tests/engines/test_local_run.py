@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 
 import pytest
-from effort import SOAK
 from run_places import code
 from stage import both_isolations, both_isolations_at_length, groups, isolated_at_length, text
 
@@ -53,31 +52,6 @@ def test_the_run_holds_job_plan_code_and_host_metrics(stage):
     assert len(seconds) >= 2
     assert seconds[-1].cpu > 0.1  # the script's, though it has ended
     assert seconds[-1].cpu >= seconds[0].cpu
-
-
-if SOAK:  # in every run: two worlds at once (test_local_worlds.py) and torchrun's example
-
-    @both_isolations_at_length
-    @pytest.mark.torch
-    def test_torch_distributed_over_two_hosts_with_two_processes_each(stage):
-        script = """
-        import os, torch, torch.distributed as dist
-        dist.init_process_group("gloo")
-        value = torch.tensor([float(dist.get_rank())])
-        dist.all_reduce(value)
-        print("rank", dist.get_rank(), "of", dist.get_world_size(), "sum", value.item(), os.environ["SM_CURRENT_HOST"])
-        dist.destroy_process_group()
-        """
-        handle = stage.start(
-            script,
-            instance_groups=groups(dnn=2),
-            distribution={"torch_distributed": {"enabled": True, "processes_per_host": 2}, "instance_groups": ["dnn"]},
-            environment={"OMP_NUM_THREADS": "1"},
-        )
-        assert handle.wait(90) is Status.COMPLETED, text(handle)
-        for host, rank in (("algo-1", 0), ("algo-1", 1), ("algo-2", 2), ("algo-2", 3)):
-            assert text(handle, f"dnn/{host}[{rank}]").splitlines()[-1] == f"rank {rank} of 4 sum 6.0 {host}"
-        stage.assert_nothing_left(handle)
 
 
 @pytest.mark.promise("runs", "a job succeeds when all programs of its completion groups exit with 0")
@@ -201,21 +175,3 @@ def test_output_is_kept_whole_and_never_blocks_a_program(stage):
     assert out[-2] == "L" * (3 << 20)
     assert out[-1] == "no newline at the end"
     assert [line.text for line in lines if line.kind == "e"] == ["999/1000"]
-
-
-if SOAK:  # in every run: output that is kept whole, above
-
-    def test_a_burst_of_200_megabytes_does_not_block_the_program_or_silence_the_agent(stage):
-        script = """
-        import sys, time
-        block = (b"y" * 199 + b"\\n") * 5_000
-        began = time.monotonic()
-        for _ in range(200):
-            sys.stdout.buffer.write(block)
-        sys.stdout.buffer.flush()
-        print("took", time.monotonic() - began)
-        """
-        handle = stage.start(script)
-        assert handle.wait(60) is Status.COMPLETED
-        assert handle.paths.root.joinpath("logs/homogeneousCluster/algo-1/0.log").stat().st_size > 200 << 20
-        handle.paths.root.joinpath("logs/homogeneousCluster/algo-1/0.log").unlink()

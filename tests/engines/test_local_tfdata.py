@@ -137,20 +137,6 @@ def test_trainers_share_the_data_and_go_on_when_a_worker_and_the_dispatcher_were
     assert shown["tf-worker-0"].server_cpu.value > 0
 
 
-if SOAK:  # in every run, without servers of a job: tests/adapters/test_tensorflow_distribute.py
-
-    def test_what_cannot_be_sent_is_refused(stage):
-        port = 20000 + os.getpid() % 10000  # TensorFlow takes it on all addresses of the machine
-        handle = serving(stage, FAULTS, ["data", "dnn"], local={"ports": {"tf_data": port}})
-        until(lambda: len(rows(handle)) > 20, TENSORFLOW_SECONDS, "rows")
-        said_by_it = text(handle)
-        assert "python: PipelineError: the pipeline runs Python functions (EagerPyFunc in" in said_by_it
-        assert "hint: make the pipeline of TensorFlow operations" in said_by_it
-        assert "nobody: WorkersLost: no tf.data.service answers at grpc://127.0.0.1:1 within 0.5 s" in said_by_it
-        assert "static: UsageError: processing_mode must be one of dynamic, off, not 'data'" in said_by_it
-        check_loss_of_the_dispatchers_host(stage, handle)
-
-
 def check_loss_of_the_dispatchers_host(stage, handle):
     """Checks that a worker beside a trainer gives way to it, and what the loss of the dispatcher's host does."""
     beside = started(handle, "tf-worker-0", "algo-2")[0]

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import time
 from pathlib import Path
 
 import psutil
 import pytest
-from effort import SOAK
 from run_places import WITHOUT_TORCH
-from stage import agent_pid, both_isolations_at_length, groups, program_pid, said, text, until
+from stage import agent_pid, groups, program_pid, said, text, until
 
 from headrace.runs import Status
 from headrace.runs.events import DataWorkerLost
-from patience import allowed
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -106,50 +102,3 @@ def test_an_executor_a_data_host_and_the_trainer_s_own_server_are_killed_and_it_
     lost = {event.host for event in handle.run.events() if isinstance(event, DataWorkerLost)}
     assert lost == {"algo-1", "algo-2", "algo-3"}
     assert digest_of(handle) == digest_of(calm), "as a run of one host that nothing disturbed"
-
-
-if SOAK:  # in every run: two ranks in test_proof_audit.py and test_feed_identity.py; data hosts in a job: the digits
-
-    @both_isolations_at_length
-    def test_two_ranks_on_two_hosts_share_two_data_hosts_and_every_index_is_seen_once(stage) -> None:
-        handle = training(
-            stage,
-            {"dnn": 2, "data": 2},
-            ["data"],
-            completion=None,
-            distribution={"torch_distributed": {"enabled": True, "processes_per_host": 1}, "instance_groups": ["dnn"]},
-        )
-        assert handle.wait(90) is Status.COMPLETED, text(handle)
-        files = [handle.paths.host(f"algo-{rank + 1}") / "output" / "data" / f"seen-{rank}.json" for rank in (0, 1)]
-        seen = [json.loads(file.read_text()) for file in files]
-        assert len(seen[0]) == len(seen[1]) == 480
-        for epoch in (0, 1):
-            both = [index for one in seen for index in one[epoch * 240 : (epoch + 1) * 240]]
-            assert sorted(both) == list(range(480))
-        stage.assert_nothing_left(handle)
-
-
-if SOAK:  # test_local_feed.py and tests/feed have what happens, without a trainer or without a job
-
-    def test_the_last_data_host_dies_for_good_and_the_job_ends_naming_it(stage) -> None:
-        handle = training(stage, {"dnn": 1, "data": 1}, ["data"])
-        until(said(handle, "step 0 5"), 60)
-        begun = time.monotonic()
-        os.kill(agent_pid(handle, "algo-2"), signal.SIGKILL)
-        assert handle.wait(30) is Status.FAILED
-        assert time.monotonic() - begun < allowed(10)
-        assert handle.exit_code == 1
-        assert "algo-2" in str(handle.cause)
-        stage.assert_nothing_left(handle)
-
-    def test_a_dataset_that_raises_ends_the_job_with_its_traceback_in_the_trainer(stage) -> None:
-        handle = training(stage, {"dnn": 1, "data": 1}, ["data"], hyperparameters={"bad": 77})
-        assert handle.wait(60) is Status.FAILED
-        assert handle.exit_code == 1
-        assert handle.cause is not None
-        assert (handle.cause.group, handle.cause.host, handle.cause.stream) == ("dnn", "algo-1", "0")
-        output = text(handle)
-        assert "LookupError" in output
-        assert "no sample 77" in output
-        assert "in __getitem__" in output
-        stage.assert_nothing_left(handle)

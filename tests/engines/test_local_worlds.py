@@ -78,26 +78,6 @@ def test_two_worlds_train_at_once_and_know_nothing_of_each_other(stage):
             assert json.loads(seen["SM_HOSTS"]) == ["algo-1", "algo-2", "algo-3"]
 
 
-if SOAK:  # in every run: two worlds, above, and a rank that fails, test_local_mpi.py
-
-    def test_a_failure_in_one_of_two_worlds_fails_the_job_and_is_named(stage):
-        script = """
-        import os, sys, time
-        if os.environ["SM_CURRENT_INSTANCE_GROUP"] == "b" and os.environ["RANK"] == "1":
-            sys.exit("no more")
-        time.sleep(600)
-        """
-        handle = stage.start(
-            script,
-            instance_groups=groups(a=1, b=2),
-            distribution=[{**TORCH, "instance_groups": ["a"]}, {**TORCH, "instance_groups": ["b"]}],
-            local=none(),
-        )
-        assert handle.wait(30) is Status.FAILED
-        assert (handle.cause.group, handle.cause.host, handle.cause.stream) == ("b", "algo-3", "1")
-        stage.assert_nothing_left(handle, within=2.0)
-
-
 def test_workers_of_multi_worker_mirrored_strategy_know_their_groups_hosts_only(stage):
     script = """
     import json, os, pathlib, sys

@@ -134,16 +134,6 @@ def test_the_digits_are_learnt_with_the_same_losses_as_on_one_machine(
     assert executors == {"data_group": 2, "dnn_group": 1}, "the CPUs of their nodes, without those of the ranks"
 
 
-if SOAK:  # the table of engines plays torchrun on Slurm; plain jobs are those of one group
-
-    @pytest.mark.torch
-    def test_torchrun_trains_on_the_nodes_of_one_group_as_a_plain_job(cluster: SlurmCluster, digits: str) -> None:
-        run = example(cluster, "torchrun/torchrun.yaml", "hyperparameters.epochs=1", digits, f"distribution.{RANKS}=1")
-        run.completed()
-        assert "hetjob" not in (run.run.paths.engine / "job.sbatch").read_text()
-        run.is_in("COMPLETED")
-
-
 @pytest.mark.promise("slurm", "the same job file runs on Slurm, one node a host, with the same losses bit by bit")
 @pytest.mark.needs("mpirun", "libmpi", "mpi4py")
 def test_mpirun_starts_ranks_on_the_nodes_although_slurm_has_filled_them(cluster: SlurmCluster) -> None:
@@ -220,18 +210,6 @@ def test_stop_lets_programs_save_and_a_waiting_run_is_shown_as_waiting_and_stopp
     assert list((first.run.paths.root / "output").rglob("model.tar.gz")), "what was saved was collected"
 
 
-if SOAK:  # in every run: a stop, above, and one that does not wait, test_local_faults.py
-
-    def test_stop_now_does_not_wait_for_a_program_that_does_not_listen(cluster: SlurmCluster) -> None:
-        deaf = WAIT.replace("signal.signal(signal.SIGTERM, save)", "signal.signal(signal.SIGTERM, signal.SIG_IGN)")
-        slurm = {"stop_grace": 300, "partition": "dnn"}
-        run = start(cluster, "deaf", deaf, instance_groups=[DNN], engines={"slurm": slurm})
-        run.said("running")
-        run.headrace("stop", "--now")
-        assert run.ended(30) is Status.STOPPED
-        assert run.run.state().exit_code == 130
-
-
 @pytest.mark.promise("slurm-reference", "a run that is stopped or suspended as a whole goes on when it is continued")
 def test_a_suspended_job_goes_on_when_it_is_resumed_and_can_be_stopped_while_it_is_not(cluster: SlurmCluster) -> None:
     run = start(cluster, "pause", WAIT, instance_groups=[DATA])
@@ -295,24 +273,6 @@ def test_the_submitting_command_may_be_killed(cluster: SlurmCluster) -> None:
     command.communicate()
     assert command.returncode == -signal.SIGKILL
     run.completed()
-
-
-if SOAK:  # in every run: a folder that no node sees
-
-    def test_a_folder_that_one_node_does_not_see_ends_the_run_at_once_in_srun_s_words(cluster: SlurmCluster) -> None:
-        folder = cluster.folder / "headrace"
-        folder.mkdir(exist_ok=True)
-        cluster.on("data3", "mount", "-t", "tmpfs", "tmpfs", str(folder))
-        try:
-            slurm = {"stop_grace": 5, "partition": "data", "options": ["--nodelist=data[2-3]"]}
-            run = start(cluster, "half", WAIT, instance_groups=[{**DATA, "count": 2}], engines={"slurm": slurm})
-            assert run.ended(60) is Status.FAILED
-        finally:
-            cluster.on("data3", "umount", str(folder))
-        cause = run.run.cause
-        assert cause is not None
-        assert (cause.kind, cause.infrastructure) == (CauseKind.INSTANCE_NOT_STARTED, True)
-        assert "task 1 launch failed: Slurmd could not connect IO" in cause.reason
 
 
 def test_a_folder_that_the_nodes_do_not_see_is_named(cluster: SlurmCluster) -> None:

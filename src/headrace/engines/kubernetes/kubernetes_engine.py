@@ -81,9 +81,8 @@ class KubernetesEngine(PlatformEngine[KubernetesJob, KubeTicket]):
 
     def check(self, job: Job) -> KubernetesJob:
         """See `PlatformEngine.check`: also what only the cluster knows."""
-        planned = _planned(job)
+        planned = self.plan(job)
         check_kubernetes_job(planned)
-        check_code(planned)
         check_cluster(planned, connect(planned.options.context or "", planned.options.namespace))
         return planned
 

@@ -26,6 +26,7 @@ import yaml
 from headrace import host_libraries
 from headrace.engines.documents import Document
 from headrace.engines.host_start import PACKAGE, RUN_FILES
+from headrace.engines.kubernetes.cluster import KINDS
 from headrace.engines.kubernetes.kubernetes_job import KubernetesJob, jobs_that_come_and_go, part_of_set
 from headrace.engines.kubernetes.pack_run import Payload
 from headrace.engines.kubernetes.pod import AUTHORITY, NAMESPACE, TOKEN
@@ -263,6 +264,7 @@ OFTEN = {"backoffLimit": 1_000_000, "podReplacementPolicy": "Failed"}
 """Of the Job of a data host that comes and goes: the leader's pod says when it has a pod."""
 LEFT_OUT = "left out here: it holds a secret, or is made when the job is submitted"
 MANIFESTS = "objects.yaml"
+NONE: Mapping[str, str] = {}
 
 
 def objects(planned: KubernetesJob, payload: Payload | None = None) -> tuple[Object, ...]:
@@ -272,13 +274,15 @@ def objects(planned: KubernetesJob, payload: Payload | None = None) -> tuple[Obj
         planned: the job, in its run.
         payload: what travels to the pods; None leaves it out.
     """
-    mounted = [_package(planned, payload), *_secrets(planned, payload)]
+    mounted = tuple(_mounted(planned, payload))
     if planned.options.is_jobset:
         return (_job_set(planned), *mounted, _complete(planned))
     hosts = [(group, host) for group in planned.plan.groups for host in group.hosts]
     hosts.sort(key=lambda each: each[1] != planned.plan.leader)
     owner, *jobs = (_job(planned, group, host) for group, host in hosts)
-    return (owner, _service(planned), *_rights(planned), *mounted, *jobs, _complete(planned))
+    names = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {RUN: planned.name}}
+    service = _object(planned, "Service", planned.name, spec=names)
+    return (owner, service, *_rights(planned), *mounted, *jobs, _complete(planned))
 
 
 def pods_of(planned: KubernetesJob) -> tuple[Object, ...]:
@@ -287,7 +291,7 @@ def pods_of(planned: KubernetesJob) -> tuple[Object, ...]:
     for group in planned.plan.groups:
         template = _template(planned, group, {}, "" if planned.options.is_jobset else group.hosts[0])
         meta = {**template["metadata"], "name": f"{planned.name}-{group.hosts[0]}"}
-        made.append({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": template["spec"]})
+        made.append({**_object(planned, "Pod", ""), "metadata": meta, "spec": template["spec"]})
     return tuple(made)
 
 
@@ -339,51 +343,55 @@ def group_label(group: str) -> str:
     return kept[:63].strip("-_.")
 
 
-def _meta(planned: KubernetesJob, name: str, **labels: str) -> Object:
-    options = planned.options
-    return {
+def _object(
+    planned: KubernetesJob,
+    kind: str,
+    name: str,
+    labels: Mapping[str, str] = NONE,
+    annotations: Mapping[str, str] = NONE,
+    **fields: object,
+) -> Object:
+    """Returns an object of the run, with the user's labels and annotations, and the run's."""
+    place, options = KINDS[kind], planned.options
+    about = {RUN_ID: planned.plan.run_id, JOB_NAME: planned.plan.job_name}
+    meta = {
         "name": name,
         "namespace": options.namespace,
         "labels": {**options.labels, RUN: planned.name, **labels},
-        "annotations": {**options.annotations, RUN_ID: planned.plan.run_id, JOB_NAME: planned.plan.job_name},
+        "annotations": {**options.annotations, **about, **annotations},
     }
+    version = f"{place.group}/{place.version}" if place.group else place.version
+    return {"apiVersion": version, "kind": kind, "metadata": meta, **fields}
 
 
 def _complete(planned: KubernetesJob) -> Object:
     data = {"run": planned.plan.run_id, "leader": planned.plan.leader, "directory": planned.root}
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _meta(planned, planned.name), "data": data}
+    return _object(planned, "ConfigMap", planned.name, data=data)
 
 
-def _package(planned: KubernetesJob, payload: Payload | None) -> Object:
-    made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _meta(planned, package_name(planned))}
-    return _filled(made, "binaryData", None if payload is None else {PACKAGE: payload.package})
-
-
-def _secrets(planned: KubernetesJob, payload: Payload | None) -> Iterator[Object]:
-    yield _secret(_meta(planned, planned.name), None if payload is None else {RUN_FILES: payload.shared})
+def _mounted(planned: KubernetesJob, payload: Payload | None) -> Iterator[Object]:
+    """Yields what pods mount: headrace's package, what all hosts share, what is one host's alone."""
+    package, shared, own = (payload.package, payload.shared, payload.hosts) if payload else (None, None, {})
+    yield _filled(planned, "ConfigMap", package_name(planned), {PACKAGE: package}, NONE)
+    yield _filled(planned, "Secret", planned.name, {RUN_FILES: shared}, NONE)
     for group in sorted(planned.plan.groups, key=lambda each: planned.plan.leader not in each.hosts):
-        labels = {GROUP: group_label(group.name)}
         for hosts in [group.hosts] if planned.options.is_jobset else [(host,) for host in group.hosts]:
             host = "" if planned.options.is_jobset else hosts[0]
-            meta = _meta(planned, secret_name(planned, group, host), **labels, **({HOST: host} if host else {}))
-            yield _secret(meta, None if payload is None else {f"{name}.tar.gz": payload.hosts[name] for name in hosts})
+            labels = {GROUP: group_label(group.name), **({HOST: host} if host else {})}
+            data = {f"{name}.tar.gz": own.get(name) for name in hosts}
+            yield _filled(planned, "Secret", secret_name(planned, group, host), data, labels)
 
 
-def _secret(meta: Object, data: Mapping[str, bytes] | None) -> Object:
-    return _filled({"apiVersion": "v1", "kind": "Secret", "metadata": meta, "type": "Opaque"}, "data", data)
-
-
-def _filled(made: Object, key: str, data: Mapping[str, bytes] | None) -> Object:
-    """Returns an object with its data, or with an annotation that says why it has none."""
-    if data is None:
-        meta = made["metadata"]
-        return {**made, "metadata": {**meta, "annotations": {**meta["annotations"], DATA: LEFT_OUT}}}
-    return {**made, key: {name: base64.b64encode(each).decode() for name, each in data.items()}}
-
-
-def _service(planned: KubernetesJob) -> Object:
-    spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {RUN: planned.name}}
-    return {"apiVersion": "v1", "kind": "Service", "metadata": _meta(planned, planned.name), "spec": spec}
+def _filled(
+    planned: KubernetesJob, kind: str, name: str, data: Mapping[str, bytes | None], labels: Mapping[str, str]
+) -> Object:
+    """Returns a Secret or ConfigMap with its data, or with an annotation that says why it has none."""
+    fields: Object = {"type": "Opaque"} if kind == "Secret" else {}
+    encoded = {file: base64.b64encode(content).decode() for file, content in data.items() if content is not None}
+    if not encoded:
+        return _object(planned, kind, name, labels, {DATA: LEFT_OUT}, **fields)
+    fields["data" if kind == "Secret" else "binaryData"] = encoded
+    return _object(planned, kind, name, labels, **fields)
 
 
 def _rights(planned: KubernetesJob) -> Iterator[Object]:
@@ -391,26 +399,15 @@ def _rights(planned: KubernetesJob) -> Iterator[Object]:
     jobs = jobs_that_come_and_go(planned)
     if not jobs:
         return
-    name, group = planned.name, "rbac.authorization.k8s.io"
+    name, account = planned.name, "kubernetes.io/service-account"
     rules = [{"apiGroups": ["batch"], "resources": ["jobs"], "resourceNames": [*jobs.values()], "verbs": ["patch"]}]
+    role = {"apiGroup": KINDS["Role"].group, "kind": "Role", "name": name}
     subject = {"kind": "ServiceAccount", "name": name, "namespace": planned.options.namespace}
-    token = _meta(planned, token_name(planned))
-    token["annotations"] |= {"kubernetes.io/service-account.name": name}
-    yield {
-        "apiVersion": "v1",
-        "kind": "ServiceAccount",
-        "metadata": _meta(planned, name),
-        "automountServiceAccountToken": False,
-    }
-    yield {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": _meta(planned, name), "rules": rules}
-    yield {
-        "apiVersion": f"{group}/v1",
-        "kind": "RoleBinding",
-        "metadata": _meta(planned, name),
-        "roleRef": {"apiGroup": group, "kind": "Role", "name": name},
-        "subjects": [subject],
-    }
-    yield {"apiVersion": "v1", "kind": "Secret", "metadata": token, "type": "kubernetes.io/service-account-token"}
+    yield _object(planned, "ServiceAccount", name, automountServiceAccountToken=False)
+    yield _object(planned, "Role", name, rules=rules)
+    yield _object(planned, "RoleBinding", name, roleRef=role, subjects=[subject])
+    token = {f"{account}.name": name}
+    yield _object(planned, "Secret", token_name(planned), NONE, token, type=f"{account}-token")
 
 
 def _job(planned: KubernetesJob, group: GroupPlan, host: str) -> Object:
@@ -426,8 +423,7 @@ def _job(planned: KubernetesJob, group: GroupPlan, host: str) -> Object:
         **({"ttlSecondsAfterFinished": planned.options.ttl} if host == planned.plan.leader else {}),
         "template": _template(planned, group, labels, host),
     }
-    meta = _meta(planned, f"{planned.name}-{host}", **labels)
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": spec}
+    return _object(planned, "Job", f"{planned.name}-{host}", labels, spec=spec)
 
 
 def _replaced(limit: int) -> Object:
@@ -438,12 +434,9 @@ def _replaced(limit: int) -> Object:
 
 
 def _template(planned: KubernetesJob, group: GroupPlan, labels: Mapping[str, str], host: str = "") -> Object:
-    meta = _meta(planned, "", **labels)
-    annotations = {**STAYING, **meta["annotations"]}
-    return {
-        "metadata": {"labels": meta["labels"], "annotations": annotations},
-        "spec": pod_spec(planned, group, host),
-    }
+    meta = _object(planned, "Pod", "", labels)["metadata"]
+    meta = {"labels": meta["labels"], "annotations": {**STAYING, **meta["annotations"]}}
+    return {"metadata": meta, "spec": pod_spec(planned, group, host)}
 
 
 def _job_set(planned: KubernetesJob) -> Object:
@@ -462,22 +455,17 @@ def _job_set(planned: KubernetesJob) -> Object:
             "template": _template(planned, group, labels),
         }
         meta = {"labels": {RUN: planned.name, **labels}}
-        parts.append(
-            {"name": part_of_set(plan, group.name), "replicas": 1, "template": {"metadata": meta, "spec": spec}}
-        )
+        template = {"metadata": meta, "spec": spec}
+        parts.append({"name": part_of_set(plan, group.name), "replicas": 1, "template": template})
     leaders = part_of_set(plan, plan.host(plan.leader).group)
     index = plan.group(plan.host(plan.leader).group).hosts.index(plan.leader)
     queue = {} if options.queue is None else {QUEUE: options.queue}
-    return {
-        "apiVersion": "jobset.x-k8s.io/v1alpha2",
-        "kind": "JobSet",
-        "metadata": _meta(planned, planned.name, **queue),
-        "spec": {
-            "network": {"enableDNSHostnames": True, "subdomain": planned.name, "publishNotReadyAddresses": True},
-            "coordinator": {"replicatedJob": leaders, "jobIndex": 0, "podIndex": index},
-            "successPolicy": {"operator": "All", "targetReplicatedJobs": [leaders]},
-            "failurePolicy": {"maxRestarts": 0},
-            "ttlSecondsAfterFinished": options.ttl,
-            "replicatedJobs": parts,
-        },
+    spec = {
+        "network": {"enableDNSHostnames": True, "subdomain": planned.name, "publishNotReadyAddresses": True},
+        "coordinator": {"replicatedJob": leaders, "jobIndex": 0, "podIndex": index},
+        "successPolicy": {"operator": "All", "targetReplicatedJobs": [leaders]},
+        "failurePolicy": {"maxRestarts": 0},
+        "ttlSecondsAfterFinished": options.ttl,
+        "replicatedJobs": parts,
     }
+    return _object(planned, "JobSet", planned.name, queue, spec=spec)

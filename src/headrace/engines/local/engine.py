@@ -12,15 +12,16 @@ from dataclasses import replace
 from headrace.engines.documents import Capability, Document, log_documents
 from headrace.engines.handle import Handle
 from headrace.engines.local.cgroups import CPU, MEMORY, RECORD, REMOVE_SECONDS, Places, find_places, sweep
-from headrace.engines.local.checked_job import CheckedJob, check_open_ports, check_tensorflow
+from headrace.engines.local.checked_job import CheckedJob, check_open_ports
 from headrace.engines.local.host_limits import look_at_machine
 from headrace.engines.local.isolation_plan import arrange, choose
 from headrace.engines.local.plan_hosts import make_plan
 from headrace.engines.local.ports import ChosenPorts, choose_ports
-from headrace.engines.new_run import check_name, new_run
-from headrace.engines.planning.plan_artefacts import check_checkpoint_folder, check_places
-from headrace.engines.planning.plan_channels import check_channels, check_mounts, orders_of
+from headrace.engines.new_run import new_run
+from headrace.engines.planning.plan_artefacts import check_checkpoint_folder
+from headrace.engines.planning.plan_channels import check_mounts, orders_of
 from headrace.engines.planning.prepare_run import prepare
+from headrace.engines.remote_job import check_remote_job
 from headrace.errors import EngineUnreachable
 from headrace.hosting.isolation import network
 from headrace.hosting.isolation.network_layout import INTERFACE
@@ -96,13 +97,9 @@ def check(job: Job) -> CheckedJob:
 def _check(job: Job) -> CheckedJob:
     """Checks everything but the ports."""
     job.check_engine("local")
-    job.check_files()
-    check_name(job.job_name)
     checked = _work_out(job)
-    check_tensorflow(job)
+    check_remote_job(checked)
     check_open_ports(job, checked.plan)
-    check_places(job)
-    check_channels(checked.orders)
     return checked
 
 
