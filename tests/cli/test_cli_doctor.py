@@ -255,6 +255,7 @@ def test_the_command_itself_may_be_missing(doctor: Callable[..., CompletedProces
         (("--step", "30", "--", "python", "train.py"), "Did you mean '--steps'?"),
         (("--outptu", "json", "python", "train.py"), "Did you mean '--output'?"),
         (("--", "pyhton3", "train.py"), "did you mean 'python3'?"),
+        (("--", "torch", "train.py"), "did you mean 'torchrun'?"),
         (("--", "./train.py"), "`headrace doctor -- python ./train.py`"),
     ],
 )

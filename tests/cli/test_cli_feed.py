@@ -192,11 +192,11 @@ def test_executors_default_to_the_cores_of_the_cpu_set(server_cli: Cli, secret: 
     ("arguments", "code", "error", "hint"),
     [
         ([], 2, "a feed server needs a secret", "headrace feed secret FILE"),
-        (["--secret-file", "nowhere"], 1, "from nowhere: No such file", "make one: headrace feed secret nowhere"),
-        (["--secret-file", "short"], 1, "has 1 bytes, at least 16 are needed", "headrace feed secret FILE"),
-        (["--secret-file", "words"], 1, "does not hold hexadecimal digits", "headrace feed secret"),
-        (["--secret-file", "feed.secret", "--bind", "h1"], 1, "'h1' is not HOST:PORT", "127.0.0.1:7070"),
-        (["--secret-file", "feed.secret", "--bind", "192.0.2.1:7070"], 1, "cannot listen on 192.0.2.1:7070", ""),
+        (["--secret-file", "nowhere"], 2, "from nowhere: No such file", "make one: headrace feed secret nowhere"),
+        (["--secret-file", "short"], 2, "has 1 bytes, at least 16 are needed", "headrace feed secret FILE"),
+        (["--secret-file", "words"], 2, "does not hold hexadecimal digits", "headrace feed secret"),
+        (["--secret-file", "feed.secret", "--bind", "h1"], 2, "'h1' is not HOST:PORT", "127.0.0.1:7070"),
+        (["--secret-file", "feed.secret", "--bind", "192.0.2.1:7070"], 2, "cannot listen on 192.0.2.1:7070", ""),
         (["--secret-file", "feed.secret", "--memory", "some"], 2, "'some' is not a size", "--help"),
         (["--secret-file", "feed.secret", "--executors", "0"], 2, "--executors", "--help"),
         (["--secret-file", "feed.secret", "--code", "nowhere"], 2, "'nowhere' does not exist", "--help"),
@@ -219,7 +219,7 @@ def test_a_mistake_of_serve_is_an_error_and_a_hint(
 def test_a_secret_that_others_may_read_is_refused(cli: Cli, secret: Path) -> None:
     secret.chmod(0o640)
     result = cli("feed", "serve", "--bind", "127.0.0.1:0", "--secret-file", str(secret))
-    assert result.returncode == 1
+    assert result.returncode == 2
     assert (
         f"error: others than you may read or write the feed's secret in {secret}: its mode is 0640\n" in result.stderr
     )
@@ -230,7 +230,7 @@ def test_a_port_in_use_is_an_error(cli: Cli, secret: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         result = cli("feed", "serve", "--bind", address, "--secret-file", str(secret))
-    assert result.returncode == 1
+    assert result.returncode == 2
     assert f"error: cannot listen on {address}: Address already in use\nhint: another program" in result.stderr
 
 

@@ -392,7 +392,7 @@ def test_compute_under_crowded_cores_is_the_cpu_time_of_a_rank() -> None:
     [
         ({}, {}, HOSTS, "no loader wrote metrics"),
         ({RANK: LOADERS[RANK][:1]}, WORKERS, HOSTS, "no loader wrote metrics"),
-        ({RANK: LOADERS[RANK][:LEAST_RECORDS]}, WORKERS, HOSTS, "2 records of its loader .* are no measurement: 3 are"),
+        ({RANK: LOADERS[RANK][:LEAST_RECORDS]}, WORKERS, HOSTS, "2 records of its loader .* a measurement needs 3"),
         (LOADERS, WORKERS, {DATA_HOST: HOSTS[DATA_HOST]}, "the hosts of train wrote no CPU metrics"),
         (LOADERS, {}, HOSTS, "its data workers wrote no metrics"),
         ({RANK: [msgspec.structs.replace(s, samples=0) for s in LOADERS[RANK]]}, {}, HOSTS, "how many samples"),
@@ -414,7 +414,7 @@ def test_a_run_whose_verdict_is_unknown_gets_no_advice(tmp_path: Path, seconds: 
     run = record(tmp_path, "short", {recorded_rank(0): loader(0.5, seconds=seconds), FEED: feed(0.9, 0.0), **hosts})
     (run.paths.root / "job.json").write_text("{}")
     if report(run).verdict.name is VerdictName.UNKNOWN:
-        with pytest.raises(UsageError, match="are no measurement") as refused:
+        with pytest.raises(UsageError, match="a measurement needs") as refused:
             advised(run)
         assert refused.value.hint.startswith("train for at least 5 seconds")
     else:

@@ -230,12 +230,7 @@ def answer(value: object, output: str, document: Callable[[], Document]) -> None
         output: ``json`` or ``text``.
         document: makes what text shows.
     """
-    if output == "json":
-        echo_json(value)
-        return
-    from headrace.cli.views.table import show
-
-    show(document())
+    deliver(value, output, None, lambda _: document())
 
 
 def deliver(

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 
 import msgspec
 
@@ -231,16 +232,7 @@ def _closed(executors: int, cores: float, cpu: float, pause: float) -> float:
     return busy / weights / cpu
 
 
-def _low(of: Range) -> float:
-    return of.low
-
-
-def _value(of: Range) -> float:
-    return of.value
-
-
-def _high(of: Range) -> float:
-    return of.high
+_low, _value, _high = map(attrgetter, ("low", "value", "high"))
 
 
 def _step(workload: Workload, pools: Sequence[Pool], pick: Callable[[Range], float]) -> tuple[float, float, float]:

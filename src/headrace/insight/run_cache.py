@@ -22,20 +22,18 @@ from headrace.insight.charts import Grid, Metrics
 from headrace.insight.figures.columns import Columns
 from headrace.insight.figures.run_files import absent, why_unread
 from headrace.insight.timeline import Timeline, timeline
-from headrace.own_runs import started_here
 from headrace.runs import (
     Damage,
     EventFollower,
     MetricFollower,
     Run,
-    RunHeader,
     RunPaths,
     RunState,
     read_header,
     runs_dir,
     state_of,
 )
-from headrace.runs.describe import GroupLine, RunLine, line_of, planned_groups
+from headrace.runs.describe import RunLine, planned_groups, run_line
 from headrace.runs.events import JobStarted, JobStopping
 from headrace.runs.reader import Alive
 from headrace.runs.state import last_word
@@ -94,7 +92,6 @@ class RunIndex:
         self._metrics = MetricFollower(paths, self.run.on_damage)
         self._columns = Columns()
         self.keeps_metrics = False
-        self._facts: tuple[object, RunHeader, tuple[GroupLine, ...], bool] | None = None
         self._word = False
         self._state: tuple[tuple[int, bool], RunState] | None = None
         self._report_lock = threading.Lock()
@@ -122,13 +119,7 @@ class RunIndex:
     def line(self, now: float) -> RunLine:
         """Returns its line in a list. Raises OSError or msgspec.DecodeError when its header cannot be read."""
         with self._lock:
-            stamps = (_stamp(self.paths.header), _stamp(self.paths.plan))
-            if self._facts is None or self._facts[0] != stamps:
-                foreign = not started_here(self.paths.root)
-                self._facts = (stamps, read_header(self.paths), planned_groups(self.paths), foreign)
-            _, header, groups, foreign = self._facts
-            run = self.run
-            return line_of(run.id, header, self.state(), groups, run.present(now), run.silent_seconds(now), foreign)
+            return run_line(self.run, now, self.state())
 
     def timeline(self, now: float) -> Timeline:
         """Returns its lanes and events; a run with a damaged header has them, too."""
@@ -184,7 +175,7 @@ class RunIndex:
             now = time.monotonic()
             if self._report is not None:
                 known, made, took, found = self._report
-                if known == stamp or (self._still_same(found) and now - made < _PATIENCE * took):
+                if known == stamp or (found.status is self.state().status and now - made < _PATIENCE * took):
                     return found
             found = self._judged()
             self._report = (stamp, time.monotonic(), time.monotonic() - now, found)
@@ -196,9 +187,6 @@ class RunIndex:
                 self._columns.take(self._metrics.poll())
                 return insight.report(self.run, self._columns)
         return insight.report(Run(self.paths, self._alive))
-
-    def _still_same(self, found: insight.Report) -> bool:
-        return found.status is self.state().status
 
     def damage(self) -> list[Damage]:
         """Returns what of its files cannot be read or is not there, the header included."""

@@ -88,24 +88,18 @@ def planned_groups(paths: RunPaths) -> tuple[GroupLine, ...]:
         return ()
 
 
-def run_line(run: Run, now: float) -> RunLine:
-    """Returns the line of a run. Raises OSError or msgspec.DecodeError when its header cannot be read."""
-    silent, foreign = run.silent_seconds(now), not started_here(run.paths.root)
-    return line_of(run.id, run.header, run.state(), planned_groups(run.paths), run.present(now), silent, foreign)
+def run_line(run: Run, now: float, state: RunState | None = None) -> RunLine:
+    """Returns the line of a run. Raises OSError or msgspec.DecodeError when its header cannot be read.
 
-
-def line_of(
-    run_id: str,
-    header: RunHeader,
-    state: RunState,
-    groups: tuple[GroupLine, ...],
-    now: float,
-    silent_seconds: float | None,
-    foreign: bool,
-) -> RunLine:
-    """Returns the line of a run, from values alone."""
+    Args:
+        run: which one.
+        now: seconds since the epoch.
+        state: what its events say; None to read them.
+    """
+    header, state = run.header, state or run.state()
+    until = run.present(now) if state.ended is None else state.ended
     return RunLine(
-        run_id=run_id,
+        run_id=run.id,
         job_name=header.job_name,
         engine=header.engine,
         status=state.status.value,
@@ -113,13 +107,13 @@ def line_of(
         attempt=state.attempt,
         hosts=len(state.hosts),
         created=header.created,
-        seconds=round(max(0.0, (state.ended if state.ended is not None else now) - header.created), 3),
+        seconds=round(max(0.0, until - header.created), 3),
         exit_code=state.exit_code,
         cause=str(state.cause or ""),
         degraded=state.degraded,
-        groups=groups,
-        silent_seconds=silent_seconds,
-        foreign=foreign,
+        groups=planned_groups(run.paths),
+        silent_seconds=run.silent_seconds(now),
+        foreign=not started_here(run.paths.root),
     )
 
 

@@ -24,6 +24,7 @@ INTERRUPTED = 130
 SIGN_SECONDS = 5.0  # between two signs of a wait
 STAGE_SECONDS = 60.0  # a stage of the trial over TCP may last: it imports torch, beside what else the machine does
 ENDING_SECONDS = 5.0
+_STARTERS = ("python", "python3", "torchrun", "mpirun", "accelerate", "bash")  # of training scripts
 NO_COMMAND = (
     "doctor: no command was given, so this is how this machine separates the hosts of a job; "
     "to learn whether a script's data loading is slow: headrace doctor -- python train.py"
@@ -256,13 +257,11 @@ def _watch(running: Command, folder: Path, steps: int) -> int | None:
 def _program_hint(name: str) -> str:
     """Returns what to give in the place of a program that cannot be started."""
     import difflib
-    import os
     from pathlib import Path
 
     if Path(name).is_file():
         return f"it is not executable: `headrace doctor -- python {name}`, if it is a script of Python"
-    folders = [Path(folder) for folder in os.get_exec_path() if Path(folder).is_dir()]
-    near = difflib.get_close_matches(name, {file.name for folder in folders for file in folder.iterdir()}, n=1)
+    near = difflib.get_close_matches(name, _STARTERS, n=1)
     return f"did you mean {near[0]!r}?" if near else "give the command as a shell would take it"
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli.options import output_option
-from headrace.errors import UsageError
+from headrace.errors import FeedError, UsageError
 
 if TYPE_CHECKING:
     from headrace.feed.wire.endpoints import Endpoints
@@ -196,7 +196,11 @@ def serve(
         **options_of_server,
     )
 
+    serving = False
+
     def ready(ip: str, port: int) -> None:
+        nonlocal serving
+        serving = True
         if options.tls_cert is None:
             _warn_of_plain_text(ip)
         workers = f"tcp://{_reachable(ip, name)}:{port}"
@@ -206,7 +210,12 @@ def serve(
         else:
             click.echo(f'ready, executors: {options.executors}; in the trainer: workers="{workers}"')
 
-    run(options, ready)
+    try:
+        run(options, ready)
+    except FeedError as error:
+        if serving:
+            raise
+        raise UsageError(error.message, error.hint) from error
 
 
 def _warn_of_plain_text(ip: str) -> None:
@@ -259,7 +268,6 @@ def status(
 
 
 def _endpoints(addresses: tuple[str, ...], secret_file: Path | None, tls_ca: str | None) -> Endpoints:
-    from headrace.errors import FeedError
     from headrace.feed.wire.endpoints import Endpoints
 
     source = ",".join(addresses) or os.environ.get(FEED_VARIABLE, "")

@@ -45,6 +45,7 @@ from headrace.insight.figures.loaders import Ranks, Training, job_time, most_ste
 from headrace.insight.figures.run_files import PlannedGroup
 from headrace.insight.performance_model import Range, Workload, around, exactly, pause_of
 from headrace.runs import Stream
+from headrace.runs.event_text import counted
 
 
 class GroupFacts(msgspec.Struct, frozen=True):
@@ -361,8 +362,8 @@ class _Steps:
         count = sum(map(len, rows))
         if count < LEAST_RECORDS:  # as the verdict, which is then unknown
             raise not_enough(
-                f"{count} records of its loader (about one a second) after the warm-up are no measurement: "
-                f"{LEAST_RECORDS} are needed"
+                f"{counted(count, 'record')} of its loader (about one a second) after the warm-up: a measurement needs "
+                f"{LEAST_RECORDS}"
             )
         _, seconds, steps = job_time(kept)
         size = BYTES_PER_SAMPLE.of(rows)
