@@ -52,13 +52,13 @@ from headrace.agent.control.control_messages import (
     Demand,
     ExecutorLost,
     Exited,
-    FeedDown,
-    FeedUp,
     Heartbeat,
     Hello,
     HostEnded,
     Orders,
     ProgramsEnded,
+    ServerDown,
+    ServerUp,
 )
 from headrace.agent.coordinator import authority, host_state, state_machine
 from headrace.agent.coordinator.authority import Authority
@@ -167,8 +167,8 @@ class SimulatedHost:
 
     def restart_feed(self) -> None:
         """Its feed server ends, and another one serves."""
-        self.report(FeedDown(Cause(CauseKind.PROGRAM_EXITED, signal=9), gone=False))
-        self.report(FeedUp(EXECUTORS))
+        self.report(ServerDown("feed", Cause(CauseKind.PROGRAM_EXITED, signal=9), gone=False))
+        self.report(ServerUp("feed", executors=EXECUTORS))
 
     def lose_executor(self) -> None:
         """One of its data workers dies."""
@@ -185,7 +185,7 @@ class SimulatedHost:
         if orders.start and not self.started:
             self.started = True
             if self._serves:
-                self.report(FeedUp(EXECUTORS))
+                self.report(ServerUp("feed", executors=EXECUTORS))
         if orders.feed:
             self.ready = sum(host.state == "ready" for host in orders.feed)
         if orders.stop is not None and not self.stopping:

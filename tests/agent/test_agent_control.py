@@ -11,6 +11,7 @@ import threading
 
 import pytest
 
+from agent_connection import connect
 from headrace.agent.control import control_transport
 from headrace.agent.control.control_messages import (
     Asking,
@@ -22,7 +23,7 @@ from headrace.agent.control.control_messages import (
     Supervising,
     encode,
 )
-from headrace.agent.control.control_transport import ControlServer, connect, open_stream, send_command
+from headrace.agent.control.control_transport import ControlServer, open_stream, send_command
 from headrace.engines.planning.host_certificates import make_certificates
 from headrace.errors import HeadraceError
 from headrace.instance.launch_plan import FeedHost
@@ -59,7 +60,7 @@ class Desk:
 
 def serve(at, desk, tls=LEADER, supervisors=None):
     """A server in its first attempt."""
-    server = ControlServer(tls, desk.command, supervisors)
+    server = ControlServer(tls, desk.command, supervisors and supervisors.answer)
     server.start(at)
     server.begin(1, desk, asyncio.sleep(60))
     return server
@@ -379,7 +380,7 @@ class Echo:
 def test_one_port_serves_agents_supervisors_and_commands_and_stays_open_between_attempts():
     async def scene():
         first, second, at = Desk(), Desk(), address()
-        server = ControlServer(LEADER, first.command, Echo())
+        server = ControlServer(LEADER, first.command, Echo().answer)
         server.start(at)
         try:
             async with open_stream(at, "algo-1", AGENT, limit=3 << 20) as supervisor:

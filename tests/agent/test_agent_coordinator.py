@@ -6,14 +6,14 @@ from agent_plans import make_plan, ranks, scripts, workers
 from headrace.agent.control.control_messages import (
     ExecutorLost,
     Exited,
-    FeedDown,
-    FeedUp,
     Heartbeat,
     Hello,
     HostEnded,
     HostLeaving,
     ProgramsEnded,
     Report,
+    ServerDown,
+    ServerUp,
 )
 from headrace.agent.coordinator.first_cause import exit_suspect, with_early_leaver
 from headrace.agent.coordinator.state_machine import Coordinator, Phase
@@ -249,8 +249,8 @@ def test_an_agent_that_gave_up_for_want_of_the_coordinator_is_as_silent_as_the_c
 
 def test_the_leader_is_cut_off_from_all_that_serve_data():
     play = started(scripts("dnn", "algo-1"), workers("data", "algo-2", "algo-3"))
-    play.say("algo-2", FeedUp(1))
-    play.say("algo-3", FeedUp(1))
+    play.say("algo-2", ServerUp("feed", executors=1))
+    play.say("algo-3", ServerUp("feed", executors=1))
     play.wait(7, alive=["algo-1"])
     play.end("algo-1")
     assert str(play.verdict.cause) == "dnn/algo-1[agent]: cut off: all other hosts are silent for 5 s"
@@ -328,7 +328,7 @@ def test_feed_hosts_become_ready_and_every_host_is_told():
     play = feeding()
     generation = play.core.orders("algo-1").feed_generation
     play.woken.clear()
-    play.say("algo-2", FeedUp(4))
+    play.say("algo-2", ServerUp("feed", executors=4))
     orders = play.core.orders("algo-1")
     assert orders.feed_generation == generation + 1
     assert [(host.host, host.state, host.executors) for host in orders.feed] == [
@@ -342,8 +342,8 @@ def test_feed_hosts_become_ready_and_every_host_is_told():
 @pytest.mark.promise("runs", "the loss of a data host is no failure while another serves: the run is degraded")
 def test_the_loss_of_a_data_host_degrades_the_run_while_another_serves():
     play = feeding()
-    play.say("algo-2", FeedUp(2))
-    play.say("algo-3", FeedUp(2))
+    play.say("algo-2", ServerUp("feed", executors=2))
+    play.say("algo-3", ServerUp("feed", executors=2))
     play.take(play.core.host_gone("algo-2", "agent killed by SIGKILL", play.now))
     play.wait(3, alive=["algo-1", "algo-3"])
     assert play.core.phase is Phase.RUNNING
@@ -356,18 +356,18 @@ def test_the_loss_of_a_data_host_degrades_the_run_while_another_serves():
 
 def test_a_feed_server_that_is_started_again_is_recovered():
     play = feeding()
-    play.say("algo-2", FeedUp(2), FeedDown(KILLED, gone=False))
+    play.say("algo-2", ServerUp("feed", executors=2), ServerDown("feed", KILLED, gone=False))
     assert [host.state for host in play.core.orders("algo-1").feed] == ["starting", "starting"]
     assert play.of(DataWorkerLost)[0].recovered
-    play.say("algo-2", FeedUp(2))
+    play.say("algo-2", ServerUp("feed", executors=2))
     assert play.core.orders("algo-1").feed[0].state == "ready"
 
 
 def test_when_the_last_feed_host_is_gone_the_job_fails_and_names_it():
     play = feeding()
-    play.say("algo-2", FeedDown(EXITED, gone=True))
+    play.say("algo-2", ServerDown("feed", EXITED, gone=True))
     assert play.core.phase is Phase.RUNNING
-    play.say("algo-3", FeedUp(2), FeedDown(KILLED, gone=True))
+    play.say("algo-3", ServerUp("feed", executors=2), ServerDown("feed", KILLED, gone=True))
     play.wait(1, alive=["algo-1", "algo-2", "algo-3"])
     play.end("algo-1", "algo-2", "algo-3")
     assert play.verdict.status is Status.FAILED
@@ -377,7 +377,7 @@ def test_when_the_last_feed_host_is_gone_the_job_fails_and_names_it():
 
 def test_a_trainer_that_gave_up_on_its_feed_is_not_blamed():
     play = started(scripts("dnn", "algo-1"), workers("data", "algo-2"))
-    play.say("algo-2", FeedUp(2), FeedDown(KILLED, gone=False))
+    play.say("algo-2", ServerUp("feed", executors=2), ServerDown("feed", KILLED, gone=False))
     play.exit("algo-1", "0", 1, lines=["headrace.errors.WorkersLost: no worker"])
     play.wait(1, alive=["algo-1", "algo-2"])
     play.end("algo-1", "algo-2")
@@ -388,8 +388,8 @@ def test_a_trainer_that_gave_up_on_its_feed_is_not_blamed():
 
 def test_a_trainer_that_fails_while_its_feed_serves_is_blamed():
     play = feeding()
-    play.say("algo-2", FeedUp(2))
-    play.say("algo-3", FeedDown(KILLED, gone=True))
+    play.say("algo-2", ServerUp("feed", executors=2))
+    play.say("algo-3", ServerDown("feed", KILLED, gone=True))
     play.exit("algo-1", "0", 1, lines=["ValueError"])
     play.wait(1, alive=["algo-1", "algo-2", "algo-3"])
     play.end("algo-1", "algo-2", "algo-3")
@@ -445,7 +445,7 @@ def test_a_stop_by_the_platform_leaves_time_to_save_although_programs_have_ended
 def test_when_its_platform_ends_a_host_that_nobody_needs_the_job_goes_on():
     play = feeding()
     for host in ("algo-2", "algo-3"):
-        play.say(host, FeedUp(2))
+        play.say(host, ServerUp("feed", executors=2))
     leave(play, "algo-3")
     play.wait(1, alive=["algo-1", "algo-2", "algo-3"])
     assert play.core.phase is Phase.RUNNING
@@ -526,7 +526,7 @@ def test_no_order_of_events_leads_from_a_failure_to_completed(seed):
 
     rng = random.Random(seed)
     play = started(ranks("dnn", "algo-1", "algo-2"), workers("data", "algo-3"), world=("dnn",))
-    play.say("algo-3", FeedUp(2))
+    play.say("algo-3", ServerUp("feed", executors=2))
     streams = [("algo-1", "0"), ("algo-1", "1"), ("algo-2", "2"), ("algo-2", "3")]
     rng.shuffle(streams)
     bad = rng.randrange(4)
@@ -666,7 +666,7 @@ def test_mpirun_that_ended_the_others_names_the_rank_that_left_with_0_unless_all
         ranks("a", "algo-1", count=2), distributions=(DistributionPlan("mpi", ("a",)),), completion_groups=("a",)
     )
     exits = {"0": Exited("0", 5.0, 0), "1": Exited("1", 4.0, 0)}
-    mpirun = exit_suspect(group="a", host="algo-1", stream="mpirun", at=6.0, exit_code=1, number=None, launcher=True)
+    mpirun = exit_suspect("a", "algo-1", Exited("mpirun", 6.0, exit_code=1))
     cause = with_early_leaver(plan, mpirun, {"algo-1": {"1": exits["1"], "0": Exited("0", 5.5, None, 15, True)}})
     assert (cause.host, cause.stream, cause.exit_code, cause.then) == ("algo-1", "1", 0, mpirun.cause)
     assert with_early_leaver(plan, mpirun, {"algo-1": exits}) == mpirun.cause
@@ -683,13 +683,13 @@ def test_reports_of_hundreds_of_hosts_are_looked_at_together_and_make_few_lists_
     generation = play.core.orders("algo-1").feed_generation
     for _ in range(4):
         for name in names[200:]:
-            play.say(name, FeedUp(2))
+            play.say(name, ServerUp("feed", executors=2))
         play.wait(0.1)
     assert {host.state for host in play.core.orders("algo-1").feed} == {"ready"}
     assert play.core.orders("algo-1").feed_generation <= generation + 4
     assert play.core.orders("algo-400").feed == (), "it has no program that reads it"
     play.woken.clear()
-    play.say("algo-400", FeedDown(KILLED, gone=False))
+    play.say("algo-400", ServerDown("feed", KILLED, gone=False))
     play.wait(0.2, alive=names)
     assert play.woken == set(names[:200])
     for number, name in enumerate(names[:200]):

@@ -9,7 +9,7 @@ from pathlib import Path
 from agent_plans import make_plan, scripts, workers
 from test_agent_coordinator import Play
 
-from headrace.agent.control.control_messages import Demand, FeedDown, FeedUp, Heartbeat, HostEnded, Report
+from headrace.agent.control.control_messages import Demand, Heartbeat, HostEnded, Report, ServerDown, ServerUp
 from headrace.agent.coordinator.host_state import RETURNS
 from headrace.agent.coordinator.state_machine import Phase
 from headrace.agent.host.programs import latest_demand
@@ -54,7 +54,7 @@ class Feeding(Play):
                 self.say(host, HostEnded())
                 del self.there[host]
             elif orders.start and self.state(host) == "starting":
-                self.say(host, FeedUp(2))
+                self.say(host, ServerUp("feed", executors=2))
 
     def serving(self) -> list[str]:
         return sorted(self.there)
@@ -192,7 +192,7 @@ def test_a_job_ends_when_each_of_its_data_hosts_was_lost_again_and_again() -> No
 def test_one_whose_feed_server_has_ended_for_good_goes_and_does_not_come_back() -> None:
     play = Feeding(least=2)
     play.needs(1.0, 2)
-    play.say("algo-3", FeedDown(Cause(CauseKind.SERVER_FAILED, "no such module"), True))
+    play.say("algo-3", ServerDown("feed", Cause(CauseKind.SERVER_FAILED, "no such module"), True))
     play.needs(1.0, 60)
     assert play.serving() == ["algo-2", "algo-4"]
     assert "algo-3" not in play.core.wanted

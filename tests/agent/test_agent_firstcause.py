@@ -4,14 +4,12 @@ import pytest
 
 from headrace.agent.control.control_messages import Exited, clip_lines
 from headrace.agent.coordinator.error_line import CHARACTERS, error_line
-from headrace.agent.coordinator.first_cause import Suspect, SuspectKind, exit_suspect, first_of, lost_peer, suspect_of
+from headrace.agent.coordinator.first_cause import Suspect, SuspectKind, exit_suspect, first_of, lost_peer
 from headrace.runs import Cause, CauseKind
 
 
 def died(stream, at, exit_code=None, number=None, *lines):
-    return exit_suspect(
-        group="dnn", host="algo-1", stream=stream, at=at, exit_code=exit_code, number=number, last_lines=lines
-    )
+    return exit_suspect("dnn", "algo-1", Exited(stream, at, exit_code, number, last_lines=lines))
 
 
 @pytest.mark.promise("runs", "the first cause is named: group, host, rank, exit code or signal, and the last lines")
@@ -169,7 +167,7 @@ def test_a_program_that_was_not_found_is_named(line: str) -> None:
 
 def test_an_error_behind_which_a_launcher_told_much_is_named_and_the_last_lines_are_shown():
     ended = Exited("0", 1.0, exit_code=1, last_lines=clip_lines([line.encode() for line in (*TRACEBACK, *TORCHRUN)]))
-    cause = suspect_of("dnn", "algo-1", ended).cause
+    cause = exit_suspect("dnn", "algo-1", ended).cause
     assert str(cause) == "dnn/algo-1[0]: exited with code 1: ValueError: bad label"
     assert cause.last_lines == tuple(TORCHRUN[-20:])
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.agent.host.oom_kills import RECENT, MemoryKills
-from headrace.processes import oom
-from headrace.processes.oom import FD_VARIABLE, OomCounter, RecentKills
+from headrace.processes.oom import FD_VARIABLE, OomCounter
 from headrace.runs import Cause, CauseKind
 
 LIMIT = 3 << 29
@@ -106,11 +105,10 @@ def test_without_a_counter_nothing_is_said(monkeypatch) -> None:
 
 
 def test_a_kill_is_news_for_a_while_however_often_somebody_looks(host) -> None:
-    recent = RecentKills(host.counter, lambda: host.now)
-    assert not recent.look()
+    assert not host.kills.look()
     host.set(1)
-    assert recent.look()
-    host.now += oom.RECENT
-    assert recent.look(), "whoever reaps the process looks after the one that looks every second"
+    assert host.kills.look()
+    host.now += RECENT
+    assert host.kills.look(), "whoever reaps the process looks after the one that looks every second"
     host.now += 0.1
-    assert not recent.look()
+    assert not host.kills.look()

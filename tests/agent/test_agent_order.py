@@ -10,7 +10,7 @@ import pytest
 from agent_plans import make_plan, ranks, scripts, workers
 from test_agent_coordinator import Play, started
 
-from headrace.agent.control.control_messages import FeedUp, Heartbeat, HostEnded, ProgramsEnded, Ready, Report
+from headrace.agent.control.control_messages import Heartbeat, HostEnded, ProgramsEnded, Ready, Report, ServerUp
 from headrace.agent.coordinator.budget_limits import Used
 from headrace.agent.coordinator.host_state import is_waited_for
 from headrace.agent.coordinator.state_machine import Phase
@@ -60,7 +60,7 @@ def test_a_group_with_data_workers_is_ready_when_they_serve():
     play = started(waiting(scripts("dnn", "algo-1"), "data"), workers("data", "algo-2"))
     play.say("algo-2", Ready())
     assert told_to_start(play, "algo-1", "algo-2") == ["algo-2"]
-    play.say("algo-2", FeedUp(2))
+    play.say("algo-2", ServerUp("feed", executors=2))
     assert told_to_start(play, "algo-1", "algo-2") == ["algo-1", "algo-2"]
 
 
@@ -204,7 +204,7 @@ def test_the_leader_and_hosts_that_serve_data_are_not_released():
         scripts("data", "algo-3", feed=2),
         world=("dnn",),
     )
-    play.say("algo-3", FeedUp(2))
+    play.say("algo-3", ServerUp("feed", executors=2))
     play.exit("algo-1", "0", 0)
     play.exit("algo-3", "0", 0)
     assert [play.core.orders(host).stop for host in ("algo-1", "algo-2", "algo-3")] == [None] * 3

@@ -5,7 +5,7 @@ import pytest
 from agent_plans import make_plan, scripts, workers
 from test_agent_coordinator import Play
 
-from headrace.agent.control.control_messages import FeedUp, Heartbeat, Ready, Report, ServerDown, ServerUp
+from headrace.agent.control.control_messages import Heartbeat, Ready, Report, ServerDown, ServerUp
 from headrace.agent.coordinator.data_services import GONE_LIMIT, MEMORY_WINDOW, SPIN_LIMIT
 from headrace.agent.coordinator.state_machine import Phase
 from headrace.instance.launch_plan import Readiness, TfDataPlan
@@ -314,6 +314,6 @@ def test_a_host_whose_script_is_done_is_kept_while_its_worker_serves_the_others(
 def test_feed_and_tf_data_do_not_stand_in_for_each_other():
     job = Play(make_plan(workers("data", "algo-1", feed=2), scripts("dnn", "algo-2")))
     job.come(*ALIVE)
-    job.say("algo-1", FeedUp(2))
+    job.say("algo-1", ServerUp("feed", executors=2))
     assert job.core.orders("algo-2").feed[0].state == "ready"
     assert not job.of(ServerReady)

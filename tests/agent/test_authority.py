@@ -9,8 +9,8 @@ from pathlib import Path
 
 from agent_plans import make_plan, scripts
 
+from agent_connection import connect
 from headrace.agent.control.control_messages import Hello, HostEnded, ProgramsEnded, Report
-from headrace.agent.control.control_transport import connect
 from headrace.agent.coordinator.authority import Authority
 from headrace.engines.planning.host_certificates import make_certificates
 from headrace.instance.lifeline import AgentGone, StopJob

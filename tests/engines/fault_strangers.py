@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import fault_machine
 
+from agent_connection import connect
 from headrace.agent.control.control_messages import Exited, Report
-from headrace.agent.control.control_transport import connect
 from headrace.engines.planning.host_certificates import make_certificates
 from headrace.feed.wire import messages
 from headrace.feed.wire.frames import write_header

@@ -281,8 +281,8 @@ def test_a_stranger_on_the_control_port_of_a_real_run_changes_nothing(stage):
     import asyncio
     import socket
 
+    from agent_connection import connect
     from headrace.agent.control.control_messages import Exited, Report
-    from headrace.agent.control.control_transport import connect
     from headrace.engines.planning.host_certificates import make_certificates
 
     script = """

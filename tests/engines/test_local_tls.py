@@ -14,8 +14,8 @@ import pytest
 from run_places import WITHOUT_TORCH, flag
 from stage import groups, said, text, until
 
+from agent_connection import connect
 from headrace.agent.control.control_messages import Hello, Report
-from headrace.agent.control.control_transport import connect
 from headrace.engines.planning.host_certificates import make_certificates
 from headrace.instance.launch_plan import certificate_files, read_certificates
 from headrace.runs import Status

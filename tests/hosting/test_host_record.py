@@ -96,7 +96,7 @@ def test_a_disk_that_fails_for_a_moment_costs_nothing(tmp_path: Path, monkeypatc
     (host.paths.root / LOG).parent.mkdir(parents=True)
     (host.paths.root / LOG).write_text("one\n")
     others = OtherHosts(made.plan, made.leader.paths, lambda: None)
-    server = ControlServer(read_certificates(made.leader.tree), print, others)
+    server = ControlServer(read_certificates(made.leader.tree), print, others.answer)
     address = f"{made.plan.host('algo-1').address}:{made.plan.ports.control}"
     server.start(address)
     record = BadDisk(host.paths, "algo-2")

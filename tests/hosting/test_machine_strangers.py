@@ -61,7 +61,7 @@ def port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Port]:
     monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "home"))
     made = Machines(tmp_path, job(tmp_path, "", instance_groups=groups(dnn=2)), f"127.{80 + os.getpid() % 20}.2")
     others = OtherHosts(made.plan, made.leader.paths, lambda: None)
-    server = ControlServer(read_certificates(made.leader.tree), print, others)
+    server = ControlServer(read_certificates(made.leader.tree), print, others.answer)
     server.start(f"{made.plan.host('algo-1').address}:{made.plan.ports.control}")
     try:
         yield Port(made, others)

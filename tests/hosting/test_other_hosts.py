@@ -24,7 +24,7 @@ from headrace.instance.launch_plan import read_certificates
 def serve(made: Machines, wake: Callable[[], object]) -> ControlServer:
     """The port of the leader's supervisor."""
     others = OtherHosts(made.plan, made.leader.paths, wake)
-    server = ControlServer(read_certificates(made.leader.tree), print, others)
+    server = ControlServer(read_certificates(made.leader.tree), print, others.answer)
     server.start(f"{made.plan.host('algo-1').address}:{made.plan.ports.control}")
     return server
 

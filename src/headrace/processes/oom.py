@@ -8,10 +8,7 @@ where /sys is not to be seen. Standard library only.
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable
 
-RECENT = 2.0  # seconds
 FD_VARIABLE = "HEADRACE_OOM_FD"  # of an agent: the descriptor of its host's counter
 
 
@@ -36,35 +33,6 @@ class OomCounter:
     def close(self) -> None:
         """Closes the descriptor."""
         os.close(self._descriptor)
-
-
-class RecentKills:
-    """Whether the kernel has just killed for memory.
-
-    A process that it kills ends some time after the counter has risen, and is found ended later still: a rise is news
-    for `RECENT` seconds, however often it is read in between.
-
-    Args:
-        counter: of the group; it belongs to this object.
-        clock: seconds.
-    """
-
-    def __init__(self, counter: OomCounter, clock: Callable[[], float] = time.monotonic) -> None:
-        self._counter = counter
-        self._clock = clock
-        self._seen = counter.read()  # an earlier attempt may have had kills in the same group
-        self._risen = float("-inf")
-
-    def look(self) -> bool:
-        """Returns whether it has. Raises OSError or ValueError when the counter cannot be read."""
-        count = self._counter.read()
-        if count > self._seen:
-            self._seen, self._risen = count, self._clock()
-        return self._clock() - self._risen <= RECENT
-
-    def close(self) -> None:
-        """Closes the counter."""
-        self._counter.close()
 
 
 def whose_memory(limit: int) -> str:

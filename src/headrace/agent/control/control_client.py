@@ -18,12 +18,15 @@ from headrace.agent.control.control_messages import (
     SILENCE_LIMIT,
     Heartbeat,
     HostEnded,
+    Joining,
     Message,
     Orders,
     Refused,
     Report,
+    decode_orders,
+    encode,
 )
-from headrace.agent.control.control_transport import HANDSHAKE_SECONDS, Connection, connect
+from headrace.agent.control.control_transport import HANDSHAKE_SECONDS, Stream, open_stream
 from headrace.instance.launch_plan import Certificates, HostPlan
 from headrace.processes.process_table import RunningClock
 
@@ -103,11 +106,10 @@ class Client:
         while True:
             try:
                 seconds = max(RETRY, min(HANDSHAKE_SECONDS, self._patience()))
-                async with connect(
-                    self._address, self._leader.name, self._tls, self._process, self._attempt, seconds
-                ) as connection:
+                async with open_stream(self._address, self._leader.name, self._tls, seconds) as stream:
+                    await stream.send(encode(Joining(self._attempt, self._process)))
                     pause = RETRY
-                    work = (self._receive(connection), self._look(), self._send(connection))
+                    work = (self._receive(stream), self._look(), self._send(stream))
                     receiving, looking, _ = tasks = [asyncio.ensure_future(coroutine) for coroutine in work]
                     try:
                         await asyncio.wait({receiving, looking}, return_when=asyncio.FIRST_COMPLETED)
@@ -136,9 +138,9 @@ class Client:
             return f"{who} is silent for {SILENCE_LIMIT:g} s"
         return f"{who} did not answer within {self._start_timeout:g} s"
 
-    async def _receive(self, connection: Connection) -> None:
+    async def _receive(self, stream: Stream) -> None:
         while True:
-            orders = await connection.receive()
+            orders = decode_orders(await stream.receive())
             if not self._answered:
                 _log.debug("the coordinator on %s answers", self._leader.name)
             self._answered = True
@@ -156,13 +158,13 @@ class Client:
             await asyncio.sleep(LOOK)
         raise CoordinatorLost(self._complaint())
 
-    async def _send(self, connection: Connection) -> None:
+    async def _send(self, stream: Stream) -> None:
         sent = 0
         while True:
             self._news.clear()
             fresh = [report for report in self._queue if report.number > sent]
             for report in fresh or [Report(0, self._heartbeat())]:
-                await connection.send(report)
+                await stream.send(encode(report))
                 sent = max(sent, report.number)
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._news.wait(), HEARTBEAT)

@@ -10,6 +10,9 @@ Pure: bytes in, values out."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 import msgspec
 
 from headrace.instance.launch_plan import FeedHost
@@ -25,6 +28,7 @@ LAST_LINES = 60
 SHOWN_LINES = 20
 """Of these, the last ones that a cause shows; older ones are cut shorter."""
 _OLDER_LINE_BYTES = 400
+_T = TypeVar("_T")
 LAST_LINE_BYTES = 2000
 
 
@@ -67,19 +71,6 @@ class Ready(_Message, frozen=True, tag="ready"):
     """The host's programs were started, and listen on the port for which other groups wait, if there is one."""
 
 
-class FeedUp(_Message, frozen=True, tag="feed_up"):
-    """The host's feed server accepts connections."""
-
-    executors: int
-
-
-class FeedDown(_Message, frozen=True, tag="feed_down"):
-    """The host's feed server ended without being told to, because of `cause`. `gone`: it is not started again."""
-
-    cause: Cause
-    gone: bool
-
-
 class ExecutorLost(_Message, frozen=True, tag="executor_lost"):
     """A data worker process of the host died.
 
@@ -95,14 +86,21 @@ class ExecutorLost(_Message, frozen=True, tag="executor_lost"):
 
 
 class ServerUp(_Message, frozen=True, tag="server_up"):
-    """A server of tf.data.service serves. `version`: of its TensorFlow."""
+    """A server of the data service serves.
+
+    Attributes:
+        stream: which one.
+        version: of its TensorFlow; empty of a feed server.
+        executors: data worker processes of a feed server.
+    """
 
     stream: str
-    version: str
+    version: str = ""
+    executors: int = 0
 
 
 class ServerDown(_Message, frozen=True, tag="server_down"):
-    """A server of tf.data.service ended without being told to.
+    """A server of the data service ended without being told to.
 
     Attributes:
         stream: which one.
@@ -193,8 +191,6 @@ Message = (
     Hello
     | Heartbeat
     | Ready
-    | FeedUp
-    | FeedDown
     | ExecutorLost
     | ServerUp
     | ServerDown
@@ -290,40 +286,24 @@ class Refused(Exception):
     """A message that cannot be read, or whose sender may not send it: of another attempt, or of a process replaced."""
 
 
-_decode_report = msgspec.msgpack.Decoder(Report).decode
-_decode_opening = msgspec.msgpack.Decoder(Joining | Asking | Supervising).decode
-_decode_orders = msgspec.msgpack.Decoder(Orders).decode
-_encode = msgspec.msgpack.Encoder().encode
+def reader_of(decoder: msgspec.msgpack.Decoder[_T], what: str) -> Callable[[bytes], _T]:
+    """Returns what reads messages of a kind. It raises Refused for bytes that are none."""
+
+    def read(body: bytes) -> _T:
+        try:
+            return decoder.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise Refused(f"not {what}: {error}") from None
+
+    return read
 
 
-def encode(value: Report | Orders | Joining | Asking | Supervising) -> bytes:
-    """Returns a message as it travels."""
-    return _encode(value)
-
-
-def decode_report(body: bytes) -> Report:
-    """Reads a report. Raises Refused."""
-    try:
-        return _decode_report(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Refused(f"not a report: {error}") from None
-
-
-def decode_orders(body: bytes) -> Orders:
-    """Reads orders. Raises Refused."""
-    try:
-        return _decode_orders(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Refused(f"not orders: {error}") from None
-
-
-def decode_opening(body: bytes) -> Joining | Asking | Supervising:
-    """Reads the first frame of a connection. Raises Refused."""
-    try:
-        opening: Joining | Asking | Supervising = _decode_opening(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Refused(f"not the beginning of a connection: {error}") from None
-    return opening
+encode = msgspec.msgpack.Encoder().encode
+decode_report = reader_of(msgspec.msgpack.Decoder(Report), "a report")
+decode_orders = reader_of(msgspec.msgpack.Decoder(Orders), "orders")
+decode_opening: Callable[[bytes], Joining | Asking | Supervising] = reader_of(
+    msgspec.msgpack.Decoder(Joining | Asking | Supervising), "the beginning of a connection"
+)
 
 
 def clip_lines(lines: list[bytes]) -> tuple[str, ...]:

@@ -39,7 +39,6 @@ from headrace.agent.control.control_messages import (
     Report,
     Supervising,
     decode_opening,
-    decode_orders,
     decode_report,
     encode,
 )
@@ -134,76 +133,6 @@ class Stream:
         self._writer.transport.abort()
 
 
-class Port:
-    """A port that only hosts of the run may use.
-
-    Args:
-        tls: certificates of the leader's host.
-        serve: called for each connection; it is closed afterwards.
-
-    Attributes:
-        refused: connections that were refused, or ended because of what came.
-    """
-
-    def __init__(self, tls: Certificates, serve: Callable[[Stream], Awaitable[None]]) -> None:
-        self.refused = 0
-        self._tls = tls
-        self._serve = serve
-        self._streams: dict[asyncio.Task[None], Stream] = {}  # by what serves them
-        self._server: asyncio.Server | None = None
-
-    async def open(self, address: str | socket.socket) -> None:
-        """Listens on ``ip:port``, or takes over a socket that listens.
-
-        Raises:
-            HeadraceError: the port is taken, or the certificates cannot be used.
-        """
-        try:
-            tls = tls_context(self._tls, server=True)
-            if isinstance(address, str):
-                ip, _, port = address.rpartition(":")
-                listener = socket.create_server((ip, int(port)), backlog=BACKLOG)
-            else:
-                listener = address
-            self._server = await asyncio.start_server(
-                self._accept,
-                sock=listener,
-                backlog=BACKLOG,
-                ssl=tls,
-                ssl_handshake_timeout=HANDSHAKE_SECONDS,
-            )
-        except (OSError, ValueError) as error:
-            raise HeadraceError(f"cannot listen on {address}: {error}", hint=IN_USE) from None
-
-    def refuse_new(self) -> None:
-        """Closes the port; connections stay."""
-        if self._server is not None:
-            self._server.close()
-
-    async def close(self) -> None:
-        """Closes the port and all connections."""
-        self.refuse_new()
-        for stream in self._streams.values():
-            stream.abort()
-        if self._streams:
-            await asyncio.wait(set(self._streams), timeout=CLOSE_SECONDS)
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        stream, task = Stream(reader, writer), cast("asyncio.Task[None]", asyncio.current_task())
-        self._streams[task] = stream
-        task.add_done_callback(lambda _: self._streams.pop(task))
-        try:
-            await self._serve(stream)
-        except Refused as error:
-            self.refused += 1
-            if self.refused <= _TOLD:  # nobody must fill the disk
-                _log.warning("refused a message from %s (%s): %s", stream.peer, stream.address, error)
-        except ConnectionError:
-            pass  # whoever waits for the host sees that it is not connected
-        finally:
-            await stream.close()  # before that the port must not forget it, or nobody closes what its peer leaves open
-
-
 @contextlib.asynccontextmanager
 async def open_stream(
     address: str, leader: str, tls: Certificates, seconds: float = HANDSHAKE_SECONDS, limit: int = SIZE_LIMIT
@@ -244,13 +173,6 @@ class Agents(Protocol):
         """All that is wanted from a host now."""
 
 
-class Supervisors(Protocol):
-    """What answers the supervisors of other hosts, in every part of a run."""
-
-    async def answer(self, host: str, report: bytes) -> bytes:
-        """Returns the answer to a report, in its time. Raises Refused, ConnectionError."""
-
-
 @dataclass(eq=False)
 class _AgentStream:
     """The stream of an agent.
@@ -280,26 +202,34 @@ class ControlServer:
     Args:
         tls: certificates of the leader's host.
         command: takes what an engine wants; called in the thread.
-        supervisors: answers those of other hosts; without it no other host has one.
+        answer: answers a report of another host's supervisor, in its time, in every part of a run; raises Refused,
+            ConnectionError. Without it no other host has a supervisor.
+
+    Attributes:
+        refused: connections that were refused, or ended because of what came.
     """
 
     def __init__(
-        self, tls: Certificates, command: Callable[[Command], None], supervisors: Supervisors | None = None
+        self,
+        tls: Certificates,
+        command: Callable[[Command], None],
+        answer: Callable[[str, bytes], Awaitable[bytes]] | None = None,
     ) -> None:
+        self.refused = 0
+        self._tls = tls
         self._command = command
-        self._supervisors = supervisors
+        self._answer_of = answer
         self._attempt: _Attempt | None = None
         self._answering: set[Stream] = set()
-        self._port = Port(tls, self._serve)
+        self._streams: dict[asyncio.Task[None], Stream] = {}  # by what serves them
         self._thread: threading.Thread | None = None
 
-    @property
-    def refused(self) -> int:
-        """See `Port`."""
-        return self._port.refused
-
     def start(self, address: str | socket.socket) -> None:
-        """Opens the port, see `Port.open`. What that raises is raised here."""
+        """Listens on ``ip:port``, or takes over a socket that listens.
+
+        Raises:
+            HeadraceError: the port is taken, or the certificates cannot be used.
+        """
         opened: Future[None] = Future()
 
         def serve() -> None:
@@ -317,14 +247,50 @@ class ControlServer:
 
     async def _run(self, address: str | socket.socket, opened: Future[None]) -> None:
         self._loop, self._closing = asyncio.get_running_loop(), asyncio.Event()
-        await self._port.open(address)
+        port = await self._listen(address)
         opened.set_result(None)
         await self._closing.wait()
-        self._port.refuse_new()
+        port.close()
         deadline = time.monotonic() + ANSWER_SECONDS
         while self._answering and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
-        await self._port.close()
+        for stream in self._streams.values():
+            stream.abort()
+        if self._streams:
+            await asyncio.wait(set(self._streams), timeout=CLOSE_SECONDS)
+
+    async def _listen(self, address: str | socket.socket) -> asyncio.Server:
+        try:
+            tls = tls_context(self._tls, server=True)
+            if isinstance(address, str):
+                ip, _, port = address.rpartition(":")
+                listener = socket.create_server((ip, int(port)), backlog=BACKLOG)
+            else:
+                listener = address
+            return await asyncio.start_server(
+                self._accept,
+                sock=listener,
+                backlog=BACKLOG,
+                ssl=tls,
+                ssl_handshake_timeout=HANDSHAKE_SECONDS,
+            )
+        except (OSError, ValueError) as error:
+            raise HeadraceError(f"cannot listen on {address}: {error}", hint=IN_USE) from None
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        stream, task = Stream(reader, writer), cast("asyncio.Task[None]", asyncio.current_task())
+        self._streams[task] = stream
+        task.add_done_callback(lambda _: self._streams.pop(task))
+        try:
+            await self._serve(stream)
+        except Refused as error:
+            self.refused += 1
+            if self.refused <= _TOLD:  # nobody must fill the disk
+                _log.warning("refused a message from %s (%s): %s", stream.peer, stream.address, error)
+        except ConnectionError:
+            pass  # whoever waits for the host sees that it is not connected
+        finally:
+            await stream.close()  # before that it must not be forgotten, or nobody closes what its peer leaves open
 
     def close(self) -> None:
         """Closes the port. A supervisor that has reported by now is answered: it may be that all of it has come."""
@@ -432,58 +398,16 @@ class ControlServer:
             stream.abort()
 
     async def _answer(self, stream: Stream) -> None:
-        if self._supervisors is None:
+        if self._answer_of is None:
             raise Refused("a supervisor, and no other host has one")
         stream.limit = SUPERVISOR_LIMIT
         while not self._closing.is_set():
             report = await stream.receive()
             self._answering.add(stream)
             try:
-                await stream.send(await self._supervisors.answer(stream.peer, report))
+                await stream.send(await self._answer_of(stream.peer, report))
             finally:
                 self._answering.discard(stream)
-
-
-class Connection:
-    """One stream of an agent to the coordinator."""
-
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
-
-    async def send(self, report: Report) -> None:
-        """Sends one report. Raises ConnectionError."""
-        await self._stream.send(encode(report))
-
-    async def receive(self) -> Orders:
-        """Waits for orders. Raises ConnectionError when the stream has ended, Refused when they cannot be read."""
-        return decode_orders(await self._stream.receive())
-
-
-@contextlib.asynccontextmanager
-async def connect(
-    address: str,
-    leader: str,
-    tls: Certificates,
-    process: bytes,
-    attempt: int = 1,
-    seconds: float = HANDSHAKE_SECONDS,
-) -> AsyncIterator[Connection]:
-    """Opens a stream to the coordinator at ``ip:port``. Nothing is known to work until `receive` has returned.
-
-    Args:
-        address: of the coordinator.
-        leader: name of its host.
-        tls: certificates of this agent's host.
-        process: random bytes of this agent's process.
-        attempt: of which attempt of the job it is.
-        seconds: at most for the connection.
-
-    Raises:
-        ConnectionError: there is no connection.
-    """
-    async with open_stream(address, leader, tls, seconds) as stream:
-        await stream.send(encode(Joining(attempt, process)))
-        yield Connection(stream)
 
 
 async def send_command(address: str, leader: str, tls: Certificates, command: Command) -> None:

@@ -328,7 +328,6 @@ class DataHosts:
         self._told = False
         self._desired_last = len(self._hosts)
         for host in self._hosts:
-            host.comes_and_goes = True
             if plan.comes_later(host.name):
                 host.absent = True
                 services.feed_changed(host, "")
@@ -384,7 +383,7 @@ class DataHosts:
         if host.registered or not host.asked:
             effects.records.append(HostReleased(host.group, host.name, t=now))
             self._limits.released(host.name, now)
-        if host.comes_and_goes:
+        if self._plan.comes_and_goes(host.name):
             if host.lost:
                 served = host.registered and now - (host.asked or host.started or now) > FORGIVEN_AFTER
                 host.losses = 1 if served else host.losses + 1

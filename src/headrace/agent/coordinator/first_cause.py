@@ -79,68 +79,33 @@ class Suspect:
     cause: Cause
 
 
-def exit_suspect(
-    *,
-    group: str,
-    host: str,
-    stream: str,
-    at: float,
-    exit_code: int | None,
-    number: int | None,
-    last_lines: Sequence[str] = (),
-    launcher: bool = False,
-    cause: Cause | None = None,
-) -> Suspect:
-    """Returns the suspect for a program that ended otherwise than with exit code 0.
-
-    Args:
-        group, host, stream: where.
-        at: when it ended, seconds since the epoch.
-        exit_code, number: its exit code, or the signal that killed it.
-        last_lines: its last output.
-        launcher: whether it only starts ranks.
-        cause: how it ended, when more is known than code and signal.
-    """
-    cause = cause or Cause(CauseKind.PROGRAM_EXITED)
+def exit_suspect(group: str, host: str, end: Exited) -> Suspect:
+    """Returns the suspect for a program of a host that ended otherwise than with exit code 0."""
+    launcher, last_lines = is_launcher(end.stream), end.last_lines[-SHOWN_LINES:]
+    cause = end.cause or Cause(CauseKind.PROGRAM_EXITED)
     if launcher:
-        said = launcher_error(last_lines[-SHOWN_LINES:])
+        said = launcher_error(last_lines)
     else:
-        said = error_line(last_lines, exit_code, number) if cause.kind is CauseKind.PROGRAM_EXITED else ""
-    last_lines = last_lines[-SHOWN_LINES:]
+        said = error_line(end.last_lines, end.exit_code, end.signal) if cause.kind is CauseKind.PROGRAM_EXITED else ""
     cause = msgspec.structs.replace(
         cause,
         detail=": ".join(filter(None, (cause.detail, said))),
         group=group,
         host=host,
-        stream=stream,
-        exit_code=exit_code,
-        signal=number,
-        last_lines=tuple(last_lines),
+        stream=end.stream,
+        exit_code=end.exit_code,
+        signal=end.signal,
+        last_lines=last_lines,
     )
-    if launcher and exit_code is not None:
-        return Suspect(SuspectKind.LAUNCHER, at, cause)
-    if number is not None and number not in _OWN_SIGNALS:
+    if launcher and end.exit_code is not None:
+        kind = SuspectKind.LAUNCHER
+    elif end.signal is not None and end.signal not in _OWN_SIGNALS:
         kind = SuspectKind.SILENT
     elif lost_peer(last_lines):
         kind = SuspectKind.LOST_PEER
     else:
         kind = SuspectKind.OWN_WORD
-    return Suspect(kind, at, cause)
-
-
-def suspect_of(group: str, host: str, end: Exited) -> Suspect:
-    """Returns the suspect for a program of a host that ended, see `exit_suspect`."""
-    return exit_suspect(
-        group=group,
-        host=host,
-        stream=end.stream,
-        at=end.at,
-        exit_code=end.exit_code,
-        number=end.signal,
-        last_lines=end.last_lines,
-        launcher=is_launcher(end.stream),
-        cause=end.cause,
-    )
+    return Suspect(kind, end.at, cause)
 
 
 def leaving_suspect(group: str, host: str, signal_name: str, at: float) -> Suspect:

@@ -73,8 +73,8 @@ class HostState:
         feed: state of its feed server: starting, ready, lost; empty without one.
         feed_reason: why that was down last.
         servers: its servers of tf.data.service by stream.
-        comes_and_goes: it is a data host that may come and go, see `DataHosts`.
-        absent: it is not wanted now: its engine need not have an instance for it. It is one of these.
+        absent: it is a data host that comes and goes, and is not wanted now: its engine need not have an instance for
+            it (see `DataHosts`).
         number: how often it was asked for. An agent of an earlier time counts no more.
         asked: when it was asked for last, if it was not there from the start; else 0.
         leaving: since when clients ask it for nothing more, because it is not needed; 0 when they may.
@@ -107,7 +107,6 @@ class HostState:
     feed: str = ""
     feed_reason: str = ""
     servers: dict[str, ServerState] = field(default_factory=dict)
-    comes_and_goes: bool = False
     absent: bool = False
     number: int = 0
     asked: float = 0.0
@@ -153,7 +152,7 @@ class HostState:
     def come(self, now: float) -> None:
         """It is asked for: what was known of it was of an earlier instance."""
         came = HostState(self.name, self.group, self.address, self.streams, self.executors, heard=now)
-        came.comes_and_goes, came.number, came.asked, came.losses = True, self.number + 1, now, self.losses
+        came.number, came.asked, came.losses = self.number + 1, now, self.losses
         came.started = now if self.started else 0.0
         vars(self).update(vars(came))
 

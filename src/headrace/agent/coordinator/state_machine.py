@@ -27,8 +27,6 @@ from headrace.agent.control.control_messages import (
     DaemonWanted,
     ExecutorLost,
     Exited,
-    FeedDown,
-    FeedUp,
     Heartbeat,
     Hello,
     HostEnded,
@@ -48,9 +46,9 @@ from headrace.agent.coordinator.first_cause import (
     WINDOW,
     Suspect,
     SuspectKind,
+    exit_suspect,
     first_of,
     leaving_suspect,
-    suspect_of,
     with_early_leaver,
 )
 from headrace.agent.coordinator.host_state import (
@@ -65,7 +63,7 @@ from headrace.agent.coordinator.host_state import (
     startable,
 )
 from headrace.agent.coordinator.mpi_daemons import Daemons, unfinished_worlds
-from headrace.agent.program_specs import MPIRUN, TORCHRUN, goes_on_without, mpi_peers
+from headrace.agent.program_specs import FEED, MPIRUN, TORCHRUN, goes_on_without, mpi_peers
 from headrace.exit_status import exit_text
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.runs.cause import Cause, CauseKind
@@ -250,25 +248,27 @@ class Coordinator:
                 if killed and message.stream == TORCHRUN and self._goes_on_without(host):
                     self._lose(host, f"torchrun was {exit_text(None, message.signal)}", effects, now)
                 elif message.exit_code != 0 and not message.stopped:
-                    self._suspect(suspect_of(host.group, host.name, message), now)
+                    self._suspect(exit_suspect(host.group, host.name, message), now)
             case DaemonWanted():
                 effects.wake.add(self._daemons.wanted(host.name, message))
             case DaemonEnded():
                 effects.wake.add(self._daemons.ended(host.name, message))
-            case FeedUp() if not host.leaving:
-                host.executors = message.executors
-                self._services.feed_changed(host, READY)
-                effects.records.append(FeedReady(t=now, group=host.group, host=host.name, executors=message.executors))
-            case FeedDown():
-                self._feed_lost(host, f"feed server {message.cause}", message.gone, effects, now)
             case ExecutorLost():
                 reason = f"data worker process {message.pid} {message.cause}"
                 self._worker_lost(host, reason, message.replaced, effects, now)
+            case ServerUp() if message.stream == FEED:
+                if not host.leaving:
+                    host.executors = message.executors
+                    self._services.feed_changed(host, READY)
+                    ready = FeedReady(t=now, group=host.group, host=host.name, executors=message.executors)
+                    effects.records.append(ready)
             case ServerUp():
                 event, skew = self._services.server_up(host, message, now)
                 effects.records.append(event)
                 if skew is not None:
                     self._suspect(Suspect(SuspectKind.SILENT, now, skew), now)
+            case ServerDown() if message.stream == FEED:
+                self._feed_lost(host, f"feed server {message.cause}", message.gone, effects, now)
             case ServerDown():
                 self._server_lost(host, message, effects, now)
             case Ready():
@@ -344,7 +344,7 @@ class Coordinator:
             self._suspect(Suspect(SuspectKind.SILENT, at, cause), now)
         effects.wake |= self._daemons.lost(host.name, reason)
         came = host.registered or not host.asked
-        if host.comes_and_goes:
+        if self._plan.comes_and_goes(host.name):
             self._data_hosts.left(host, effects, now)
         if host.feed:
             self._feed_lost(host, f"host lost: {reason}", True, effects, now, recorded=came)

@@ -14,10 +14,11 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
-from headrace.agent.control.control_messages import ExecutorLost, FeedDown, FeedUp, Orders, ServerDown, ServerUp
+from headrace.agent.control.control_messages import ExecutorLost, Orders, ServerDown, ServerUp
 from headrace.agent.host.process import Running
 from headrace.agent.host.programs import HostContext, HostPrograms
 from headrace.agent.program_specs import FEED, feed_socket, programs_of, service_argv
@@ -214,31 +215,23 @@ IMPORT_SECONDS = 180.0  # for TensorFlow to be imported: 4 s on an idle machine,
 SILENCE = 20.0  # seconds without a status line of a tf.data server, which writes one every second
 
 
-class _FeedStatus(msgspec.Struct):
-    """A status line of the feed server, see headrace.feed.serve."""
+class _Status(msgspec.Struct):
+    """A status line of a server, see headrace.feed.serve and headrace.agent.tf_data_server."""
 
-    event: str
+    event: str = ""
+    reason: str = ""
     executors: int = 0
     pid: int = 0
     status: int = 0
     hung: bool = False
-    reason: str = ""
     replaced: bool = False
-
-
-class _TfStatus(msgspec.Struct):
-    """A status line of a tf.data server, see headrace.agent.tf_data_server."""
-
-    event: str
     version: str = ""
-    reason: str = ""
     tasks: int | None = None
     workers: int | None = None
     sent: int | None = None
 
 
-_feed_status = msgspec.json.Decoder(_FeedStatus)
-_tf_status = msgspec.json.Decoder(_TfStatus)
+_decoder = msgspec.json.Decoder(_Status)
 
 
 class HostServices:
@@ -254,14 +247,13 @@ class HostServices:
         self._programs = programs
         self._folder = context.variables.scratch or context.me.base_dir  # where a dispatcher keeps its state
         self._servers: dict[str, RestartedServer] = {}
-        self._last_status: dict[str, _TfStatus] = {}
+        self._last_status: dict[str, _Status] = {}
         self._metrics: dict[str, MetricWriter] = {}
         for spec in programs_of(context.plan, context.host):
-            if spec.is_feed:
-                self._servers[FEED] = self._feed_server()
-            elif spec.is_service:
+            if spec.is_service:
+                self._servers[spec.stream] = self._server(spec.stream)
+            if spec.is_service and spec.stream != FEED:
                 self._metrics[spec.stream] = MetricWriter(context.paths.metrics(context.stream(spec.stream)))
-                self._servers[spec.stream] = self._tf_server(spec.stream)
 
     def start(self) -> None:
         """Starts all of them."""
@@ -281,7 +273,7 @@ class HostServices:
     def sample(self) -> None:
         """Writes what each tf.data server uses."""
         for stream, writer in self._metrics.items():
-            server, status = self._servers[stream], self._last_status.get(stream)
+            server, status = self._servers[stream], self._last_status.get(stream, _Status())
             process = look(server.running.pid) if server.running and not server.running.ended.is_set() else None
             if process is not None:
                 writer.write(
@@ -292,9 +284,9 @@ class HostServices:
                         cpu=process.ticks / TICKS,
                         rss=process.resident,
                         restarts=server.starts - 1,
-                        tasks=status.tasks if status else None,
-                        workers=status.workers if status else None,
-                        sent=status.sent if status else None,
+                        tasks=status.tasks,
+                        workers=status.workers,
+                        sent=status.sent,
                     )
                 )
 
@@ -309,52 +301,37 @@ class HostServices:
         for writer in self._metrics.values():
             writer.close()
 
-    def _feed_server(self) -> RestartedServer:
-        start, limit = self._starter(FEED), self._context.plan.start_timeout
-        return RestartedServer("feed server", start, self._take_feed, self._feed_down, limit)
+    def _server(self, stream: str) -> RestartedServer:
+        name, limit, silence = "feed server", self._context.plan.start_timeout, 0.0
+        if stream != FEED:
+            name, limit, silence = stream, max(IMPORT_SECONDS, limit), SILENCE
+        start, take, down = partial(self._start, stream), partial(self._take, stream), partial(self._down, stream)
+        return RestartedServer(name, start, take, down, limit, silence)
 
-    def _starter(self, stream: str) -> Callable[[int, Callable[[], None]], Running]:
-        def start(status_fd: int, on_end: Callable[[], None]) -> Running:
-            self._last_status.pop(stream, None)
-            argv = service_argv(
-                self._context.plan, self._context.host, stream, self._folder, self._context.secret, status_fd
-            )
-            return self._programs.launch_service(stream, argv, status_fd, on_end)
+    def _start(self, stream: str, status_fd: int, on_end: Callable[[], None]) -> Running:
+        self._last_status.pop(stream, None)
+        context = self._context
+        argv = service_argv(context.plan, context.host, stream, self._folder, context.secret, status_fd)
+        return self._programs.launch_service(stream, argv, status_fd, on_end)
 
-        return start
-
-    def _take_feed(self, line: bytes) -> None:
-        status = decode_record(_feed_status, line)
+    def _take(self, stream: str, line: bytes) -> None:
+        status = self._last_status[stream] = decode_record(_decoder, line)
         if status.event == "ready":
-            self._servers[FEED].ready()
-            self._context.report(FeedUp(status.executors))
+            self._servers[stream].ready()
+            self._context.report(ServerUp(stream, status.version, status.executors))
+        elif status.event == "failed":
+            self._servers[stream].refuse(status.reason)
         elif status.event == "executor_lost":
             if status.hung:
                 cause = Cause(CauseKind.SERVER_FAILED, status.reason)
             else:
                 cause = self._context.memory.of_executor(*split_status(status.status))
             self._context.report(ExecutorLost(status.pid, cause, status.replaced))
+        if status.sent is not None:
+            self._context.activity.sent(stream, status.sent)
 
-    def _feed_down(self, cause: Cause, gone: bool) -> None:
-        self._context.report(FeedDown(cause, gone))
-
-    def _tf_server(self, stream: str) -> RestartedServer:
-        def take(line: bytes) -> None:
-            status = decode_record(_tf_status, line)
-            if status.event == "ready":
-                self._servers[stream].ready()
-                self._context.report(ServerUp(stream, status.version))
-            elif status.event == "failed":
-                self._servers[stream].refuse(status.reason)
-            if status.sent is not None:
-                self._context.activity.sent(stream, status.sent)
-            self._last_status[stream] = status
-
-        def down(cause: Cause, gone: bool) -> None:
-            self._context.report(ServerDown(stream, cause, gone, self._servers[stream].refused))
-
-        limit = max(IMPORT_SECONDS, self._context.plan.start_timeout)
-        return RestartedServer(stream, self._starter(stream), take, down, limit, SILENCE)
+    def _down(self, stream: str, cause: Cause, gone: bool) -> None:
+        self._context.report(ServerDown(stream, cause, gone, self._servers[stream].refused))
 
 
 def feed_hosts_for(plan: LaunchPlan, host: str, orders: Orders, secret: bytes) -> FeedHosts:

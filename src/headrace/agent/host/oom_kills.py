@@ -55,7 +55,7 @@ class MemoryKills:
         Args:
             exit_code, number: one is set: its exit code, or the signal that ended it.
         """
-        if not self._look() or exit_code == 0:
+        if not self.look() or exit_code == 0:
             return Cause(CauseKind.PROGRAM_EXITED, exit_code=exit_code, signal=number)
         if number == signal.SIGKILL:
             return self._killed()
@@ -71,7 +71,7 @@ class MemoryKills:
         Args:
             exit_code, number: one is set: its exit code, or the signal that ended it.
         """
-        if number == signal.SIGKILL and self._look():
+        if number == signal.SIGKILL and self.look():
             return self._killed()
         return Cause(CauseKind.PROGRAM_EXITED, exit_code=exit_code, signal=number)
 
@@ -79,13 +79,18 @@ class MemoryKills:
         self._news -= 1
         return Cause(CauseKind.OUT_OF_MEMORY, whose_memory(self._limit), signal=signal.SIGKILL)
 
+    def close(self) -> None:
+        """Closes the counter."""
+        if self._counter is not None:
+            self._counter.close()
+
     async def watch(self) -> None:
         """Keeps the time of the last rise until cancelled."""
         while self._counter is not None:
-            self._look()
+            self.look()
             await asyncio.sleep(INTERVAL)
 
-    def _look(self) -> int:
+    def look(self) -> int:
         """Returns the recent kills that nothing was explained with."""
         if self._counter is None:
             return 0

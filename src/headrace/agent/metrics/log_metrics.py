@@ -112,18 +112,7 @@ class LogValues:
         """Writes what was found since the last flush; called once a second."""
         now = self._clock()
         for (name, stream), summed in self._sums.items():
-            self._writer.write(
-                ValueSecond(
-                    t=now,
-                    name=name,
-                    stream=stream,
-                    count=summed.count,
-                    last=summed.last,
-                    low=summed.low,
-                    high=summed.high,
-                    total=summed.total,
-                )
-            )
+            self._writer.write(ValueSecond(t=now, name=name, stream=stream, **vars(summed)))
         for (name, stream), (count, text) in self._not_finite.items():
             self._writer.write(ValueNotFinite(t=now, name=name, stream=stream, count=count, last=text))
         self._sums.clear()

@@ -34,8 +34,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from headrace.agent.control.control_messages import SUPERVISOR_LIMIT, Refused, Supervising
-from headrace.agent.control.control_messages import encode as encode_opening
+from headrace.agent.control.control_messages import SUPERVISOR_LIMIT, Refused, Supervising, encode, reader_of
 from headrace.agent.control.control_transport import open_stream
 from headrace.errors import HeadraceError
 from headrace.hosting.machines.host_record import RecordSender, end_lines, sizes_of, take
@@ -131,30 +130,8 @@ class LeaderOrder(msgspec.Struct, frozen=True, omit_defaults=True):
     taken: bool = False
 
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode_report = msgspec.msgpack.Decoder(HostReport).decode
-_decode_order = msgspec.msgpack.Decoder(LeaderOrder).decode
-
-
-def encode(message: HostReport | LeaderOrder) -> bytes:
-    """Returns the body of a frame."""
-    return _encode(message)
-
-
-def decode_report(body: bytes) -> HostReport:
-    """Reads the body of a host's frame. Raises Refused."""
-    try:
-        return _decode_report(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Refused(f"not a report of a supervisor: {error}") from None
-
-
-def decode_order(body: bytes) -> LeaderOrder:
-    """Reads the body of the leader's frame. Raises Refused."""
-    try:
-        return _decode_order(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Refused(f"not an order of the leader's supervisor: {error}") from None
+decode_report = reader_of(msgspec.msgpack.Decoder(HostReport), "a report of a supervisor")
+decode_order = reader_of(msgspec.msgpack.Decoder(LeaderOrder), "an order of the leader's supervisor")
 
 
 _log = logging.getLogger(__name__)
@@ -404,7 +381,7 @@ class MachineClient:
         while not self._closed.is_set() and not self.taken:
             try:
                 async with open_stream(self._address, self._leader_name, self._tls, limit=SUPERVISOR_LIMIT) as stream:
-                    await stream.send(encode_opening(Supervising()))
+                    await stream.send(encode(Supervising()))
                     while not self._closed.is_set() and not self.taken:
                         report = self._next()
                         data = encode(report)

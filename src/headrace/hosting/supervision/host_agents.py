@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from headrace.agent.control.control_transport import ControlServer
 from headrace.agent.coordinator.authority import Authority
 from headrace.agent.coordinator.budget_limits import used_before
+from headrace.agent.host.oom_kills import MemoryKills
 from headrace.child_python import module_command
 from headrace.errors import HeadraceError
 from headrace.exit_status import exit_text
@@ -54,7 +55,7 @@ from headrace.instance.lifeline import (
     StopJob,
 )
 from headrace.instance.paths import BASE_VARIABLE
-from headrace.processes.oom import FD_VARIABLE, OomCounter, RecentKills, whose_memory
+from headrace.processes.oom import FD_VARIABLE, OomCounter
 from headrace.processes.process_table import describe_exit
 from headrace.processes.spawn import UTF8, spawn
 from headrace.runs import Cause, CauseKind, EventWriter, RunPaths, Status
@@ -210,7 +211,7 @@ class _Agent:
     host: HostPlan
     process: Started
     lifeline: int  # this end of it
-    memory: RecentKills | None  # processes of the host that the kernel killed for memory
+    memory: MemoryKills | None  # processes of the host that the kernel killed for memory
     number: int  # of the times that the host was asked for
 
 
@@ -219,7 +220,7 @@ class _Begun:
     start: Start
     process: subprocess.Popen[bytes]
     lifeline: int
-    memory: OomCounter | None
+    memory: MemoryKills | None
 
 
 class HostAgents:
@@ -277,9 +278,8 @@ class HostAgents:
         begun = [self._begin(host) for host in hosts]
         for host, each in zip(hosts, begun, strict=True):
             process = self._started(each, host.name)
-            memory = None if each.memory is None else RecentKills(each.memory)
             self._numbers[host.name] = number = wanted.get(host.name, 0)
-            agent = _Agent(host, process, each.lifeline, memory, number)
+            agent = _Agent(host, process, each.lifeline, each.memory, number)
             self._agents[agent.process.pid] = agent
             _log.info("agent of %s: process %d", host.name, agent.process.pid)
             self._events.write(HostStarted(t=time.time(), group=host.group, host=host.name, pid=agent.process.pid))
@@ -335,7 +335,7 @@ class HostAgents:
             raise
         finally:
             os.close(reading)
-        return _Begun(start, process, writing, None if kills is None else OomCounter(kills))
+        return _Begun(start, process, writing, None if kills is None else MemoryKills(host.memory, OomCounter(kills)))
 
     def signal_agents(self, number: int) -> None:
         """Signals all agents, as their platform would."""
@@ -385,12 +385,11 @@ class HostAgents:
 
 def _how_it_ended(agent: _Agent, status: int) -> str:
     exit_code, number = describe_exit(status)
-    if agent.memory is not None:
-        killed = agent.memory.look()
-        agent.memory.close()
-        if killed and number == signal.SIGKILL:
-            return str(Cause(CauseKind.OUT_OF_MEMORY, whose_memory(agent.host.memory)))
-    return exit_text(exit_code, number)
+    if agent.memory is None:
+        return exit_text(exit_code, number)
+    cause = agent.memory.of_executor(exit_code, number)
+    agent.memory.close()
+    return str(cause)
 
 
 class PlainHost:

@@ -91,7 +91,9 @@ class LeadingHost(Supervisor):
     ) -> None:
         self._commands: deque[Command] = deque()
         self._others = OtherHosts(plan, paths, self._wake_up)
-        self._server = ControlServer(read_certificates(plan.host(plan.leader).base_dir), self._commanded, self._others)
+        self._server = ControlServer(
+            read_certificates(plan.host(plan.leader).base_dir), self._commanded, self._others.answer
+        )
 
         def open_host(plan: LaunchPlan, paths: RunPaths, events: EventWriter) -> PlainHost:
             return PlainHost(plan, paths, events, plan.leader, self._server)
