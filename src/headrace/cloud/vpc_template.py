@@ -13,9 +13,12 @@ import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
+
+import yaml
 
 from headrace.catalog.aws_facts import why_no_bucket
-from headrace.cloud.stacks import KIND_TAG, Document, StackTemplate
+from headrace.cloud.stacks import Document, StackTemplate
 from headrace.errors import CloudError, UsageError
 from headrace.instance.launch_plan import Ports
 
@@ -86,6 +89,7 @@ def own_ports(given: tuple[str, ...]) -> tuple[PortRange, ...]:
 
 
 KIND = "vpc"
+_TEMPLATE = Path(__file__).with_name("vpc.yaml")
 DEFAULT_CIDR = "10.0.0.0/16"
 _WIDEST, _NARROWEST, _USUAL = 16, 28, 24  # prefix lengths: what AWS allows, and that of a subnet of 251 addresses
 _ESP, _IKE = "50", 500  # the protocol and the port of IPsec, by which SageMaker encrypts between instances
@@ -178,109 +182,9 @@ def _networks(cidr: str) -> tuple[str, tuple[str, str]]:
 
 
 def _document(options: VpcOptions) -> Document:
-    return {
-        "AWSTemplateFormatVersion": "2010-09-09",
-        "Description": "Network for heterogeneous training jobs of headrace on SageMaker",
-        "Parameters": _parameters(),
-        "Conditions": {f"ChosenZone{number}": {"Fn::Not": [_is_empty(f"Zone{number}")]} for number in (1, 2)},
-        "Resources": _network() | _security_group(options) | _endpoint(options),
-        "Outputs": {
-            "Vpc": _output("Vpc", "the VPC"),
-            "Subnet1": _output("Subnet1", "subnets of a job: this one and Subnet2"),
-            "Subnet2": _output("Subnet2", "subnets of a job: this one and Subnet1"),
-            "SecurityGroup": _output("SecurityGroup", "security_group_ids of a job"),
-            "S3Endpoint": _output("S3Endpoint", "the way to S3"),
-        },
-    }
-
-
-def _parameters() -> Document:
-    cidr = {"Type": "String", "AllowedPattern": r"\d{1,3}(\.\d{1,3}){3}/(1[6-9]|2[0-8])"}
-    zone = {"Type": "String", "Default": "", "AllowedPattern": "[a-z0-9-]*"}
-    _, subnets = _networks(DEFAULT_CIDR)
-    return {
-        "VpcCidr": {**cidr, "Default": DEFAULT_CIDR, "Description": "Addresses of the VPC"},
-        "Subnet1Cidr": {**cidr, "Default": subnets[0], "Description": "Addresses of the first subnet"},
-        "Subnet2Cidr": {**cidr, "Default": subnets[1], "Description": "Addresses of the second subnet"},
-        "Zone1": {**zone, "Description": "Availability zone of the first subnet; empty: the first of the region"},
-        "Zone2": {**zone, "Description": "Availability zone of the second subnet; empty: the second of the region"},
-    }
-
-
-def _network() -> Document:
-    network: Document = {
-        "Vpc": {
-            "Type": "AWS::EC2::VPC",
-            "Properties": {
-                "CidrBlock": {"Ref": "VpcCidr"},
-                "EnableDnsSupport": True,
-                "EnableDnsHostnames": True,
-                "Tags": _tags(),
-            },
-        },
-        "RouteTable": {"Type": "AWS::EC2::RouteTable", "Properties": {"VpcId": {"Ref": "Vpc"}, "Tags": _tags()}},
-    }
-    for number in (1, 2):
-        network[f"Subnet{number}"] = {
-            "Type": "AWS::EC2::Subnet",
-            "Properties": {
-                "VpcId": {"Ref": "Vpc"},
-                "CidrBlock": {"Ref": f"Subnet{number}Cidr"},
-                "AvailabilityZone": {
-                    "Fn::If": [
-                        f"ChosenZone{number}",
-                        {"Ref": f"Zone{number}"},
-                        {"Fn::Select": [number - 1, {"Fn::GetAZs": ""}]},
-                    ]
-                },
-                "MapPublicIpOnLaunch": False,
-                "Tags": _tags(),
-            },
-        }
-        network[f"Routes{number}"] = {
-            "Type": "AWS::EC2::SubnetRouteTableAssociation",
-            "Properties": {"SubnetId": {"Ref": f"Subnet{number}"}, "RouteTableId": {"Ref": "RouteTable"}},
-        }
-    return network
-
-
-def _security_group(options: VpcOptions) -> Document:
-    everywhere = {"IpProtocol": "-1", "CidrIp": "0.0.0.0/0", "Description": "no route leads further than S3"}
-    group: Document = {
-        "SecurityGroup": {
-            "Type": "AWS::EC2::SecurityGroup",
-            "Properties": {
-                "GroupDescription": "Hosts of a training job reach each other",
-                "VpcId": {"Ref": "Vpc"},
-                "SecurityGroupEgress": [everywhere],
-                "Tags": _tags(),
-            },
-        }
-    }
-    if options.traffic is Traffic.ALL:
-        all_traffic: Document = {"IpProtocol": "-1", "Description": "all traffic between hosts, as EFA needs it"}
-        out = {"GroupId": _group_id(), "DestinationSecurityGroupId": _group_id(), **all_traffic}
-        group["EgressAll"] = {"Type": "AWS::EC2::SecurityGroupEgress", "Properties": out}
-        return group | {"IngressAll": _ingress(all_traffic)}
-    usual = (*host_ports(), EPHEMERAL) if options.traffic is Traffic.COLLECTIVES else host_ports()
-    more = (each for each in options.ports if not any(each.is_within(other) for other in usual))
-    for each in (*usual, *more):
-        rule: Document = {"IpProtocol": "tcp", "FromPort": each.first, "ToPort": each.last, "Description": each.purpose}
-        group[f"Ingress{each.name}"] = _ingress(rule)
-    if options.encrypted:
-        ike: Document = {"IpProtocol": "udp", "FromPort": _IKE, "ToPort": _IKE, "Description": "IPsec: keys"}
-        group["IngressIpsecKeys"] = _ingress(ike)
-        group["IngressIpsecTraffic"] = _ingress({"IpProtocol": _ESP, "Description": "IPsec: traffic"})
-    return group
-
-
-def _endpoint(options: VpcOptions) -> Document:
-    properties: Document = {
-        "VpcId": {"Ref": "Vpc"},
-        "VpcEndpointType": "Gateway",
-        "ServiceName": {"Fn::Sub": "com.amazonaws.${AWS::Region}.s3"},
-        "RouteTableIds": [{"Ref": "RouteTable"}],
-    }
+    document: Document = yaml.safe_load(_TEMPLATE.read_text(encoding="utf-8"))
+    resources = document["Resources"]
+    endpoint = resources.pop("S3Endpoint")
     if options.buckets:
         arns = [f"arn:${{AWS::Partition}}:s3:::{name}{rest}" for name in options.buckets for rest in ("", "/*")]
         statement = {
@@ -289,8 +193,33 @@ def _endpoint(options: VpcOptions) -> Document:
             "Action": list(S3_ACTIONS),
             "Resource": [{"Fn::Sub": arn} for arn in arns],
         }
-        properties["PolicyDocument"] = {"Version": "2012-10-17", "Statement": [statement]}
-    return {"S3Endpoint": {"Type": "AWS::EC2::VPCEndpoint", "Properties": properties}}
+        endpoint["Properties"]["PolicyDocument"] = {"Version": "2012-10-17", "Statement": [statement]}
+    document["Resources"] = {**resources, **_rules(options), "S3Endpoint": endpoint}
+    return document
+
+
+def _rules(options: VpcOptions) -> Document:
+    """Returns what hosts may send each other, as resources."""
+    if options.traffic is Traffic.ALL:
+        every: Document = {"IpProtocol": "-1", "Description": "all traffic between hosts, as EFA needs it"}
+        out = {"GroupId": _group_id(), "DestinationSecurityGroupId": _group_id(), **every}
+        return {
+            "EgressAll": {"Type": "AWS::EC2::SecurityGroupEgress", "Properties": out},
+            "IngressAll": _ingress(every),
+        }
+    usual = (*host_ports(), EPHEMERAL) if options.traffic is Traffic.COLLECTIVES else host_ports()
+    more = (each for each in options.ports if not any(each.is_within(other) for other in usual))
+    rules = {
+        f"Ingress{each.name}": _ingress(
+            {"IpProtocol": "tcp", "FromPort": each.first, "ToPort": each.last, "Description": each.purpose}
+        )
+        for each in (*usual, *more)
+    }
+    if options.encrypted:
+        ike: Document = {"IpProtocol": "udp", "FromPort": _IKE, "ToPort": _IKE, "Description": "IPsec: keys"}
+        rules["IngressIpsecKeys"] = _ingress(ike)
+        rules["IngressIpsecTraffic"] = _ingress({"IpProtocol": _ESP, "Description": "IPsec: traffic"})
+    return rules
 
 
 def _ingress(rule: Document) -> Document:
@@ -300,16 +229,3 @@ def _ingress(rule: Document) -> Document:
 
 def _group_id() -> Document:
     return {"Fn::GetAtt": ["SecurityGroup", "GroupId"]}
-
-
-def _output(name: str, description: str) -> Document:
-    value = _group_id() if name == "SecurityGroup" else {"Ref": name}
-    return {"Description": description, "Value": value}
-
-
-def _is_empty(parameter: str) -> Document:
-    return {"Fn::Equals": [{"Ref": parameter}, ""]}
-
-
-def _tags() -> list[Document]:
-    return [{"Key": "Name", "Value": {"Ref": "AWS::StackName"}}, {"Key": KIND_TAG, "Value": KIND}]

@@ -23,6 +23,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from headrace.catalog import aws_facts as actions
@@ -159,22 +160,6 @@ RUNS_VARIABLE = "GRID_RUNS"
 _DOWNLOAD = (
     "from headrace.engines.planning import pack_files as all; [all.downloaded_libraries(each) for each in all.PYTHONS]"
 )
-_WRAPPER = f"""\
-#!/bin/bash
-# Runs one line of a grid: the index of the child says which one. Its exit code is that of the line's training job.
-set -euo pipefail
-
-if [[ -z "${{{ARRAY_VARIABLE}:-}}" ]]; then
-  echo "error: {ARRAY_VARIABLE} is not set: it names the array file in S3" >&2
-  exit 2
-fi
-INDEX="${{AWS_BATCH_JOB_ARRAY_INDEX:-${{{LINE_VARIABLE}:-}}}}"
-if [[ -z "$INDEX" ]]; then
-  echo "error: this is no array job, and {LINE_VARIABLE} is not set: nothing says which line to run" >&2
-  exit 2
-fi
-exec headrace grid step --index "$INDEX" --bundle "${{{ARRAY_VARIABLE}%/*}}"
-"""
 
 
 def image_definition(base: str, wheel: tuple[str, bytes]) -> dict[str, bytes]:
@@ -200,7 +185,7 @@ def image_definition(base: str, wheel: tuple[str, bytes]) -> dict[str, bytes]:
         "ENV HEADRACE_HOME=/api/home\n"
         f"RUN python3 -c {json.dumps(_DOWNLOAD)}\n"
     )
-    return {name: content, WRAPPER: _WRAPPER.encode(), DOCKERFILE: dockerfile.encode()}
+    return {name: content, WRAPPER: Path(__file__).with_name(WRAPPER).read_bytes(), DOCKERFILE: dockerfile.encode()}
 
 
 TRY_AGAIN = 75
