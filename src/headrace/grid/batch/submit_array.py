@@ -11,7 +11,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import jinja2
 
 from headrace.cloud.aws_calls import Aws, call, pages
 from headrace.cloud.image_files import PLATFORM, content_tag
@@ -37,9 +40,6 @@ from headrace.grid.plan_grid import GridPlan
 from headrace.instance.s3 import S3Access
 from headrace.instance.storage import Store, join
 
-BUNDLE, IMAGE = "bundle", "image"
-DEFINITION, SUBMISSION, ROLES, README = "job-definition.json", "submit-job.json", "roles.yaml", "README.md"
-COPYING = "submit-copies.json"
 _ELSEWHERE = ("limits", "retry", "budget", "deadline", "early_stop")
 """Parts of a grid's file that a controller heeds, which there is none of here."""
 
@@ -84,14 +84,17 @@ class BatchExport:
     @property
     def files(self) -> dict[str, bytes]:
         """All of it, by name."""
-        found = {f"{BUNDLE}/{name}": content for name, content in self.bundle.items()}
-        found |= {f"{IMAGE}/{name}": content for name, content in self.image.items()}
-        found |= {ROLES: self.roles.text.encode()} if self.roles is not None else {}
-        requests = ((DEFINITION, self.definition), (COPYING, self.copying), (SUBMISSION, self.submission))
-        for name, request in requests:
+        found = {f"bundle/{name}": content for name, content in self.bundle.items()}
+        found |= {f"image/{name}": content for name, content in self.image.items()}
+        found |= {"roles.yaml": self.roles.text.encode()} if self.roles is not None else {}
+        requests = {
+            "job-definition.json": self.definition, "submit-copies.json": self.copying,
+            "submit-job.json": self.submission,
+        }  # fmt: skip
+        for name, request in requests.items():
             if request is not None:
                 found[name] = (json.dumps(request, indent=2) + "\n").encode()
-        return {**found, README: _readme(self).encode()}
+        return {**found, "README.md": _readme(self).encode()}
 
 
 def export_batch(
@@ -129,52 +132,14 @@ def export_batch(
 
 
 def _readme(export: BatchExport) -> str:
-    names, children = export.names, f"an array job of {export.lines} children" if export.lines > 1 else "one job"
-    region = f"--region {names.region}"
-    steps = []
-    if export.roles is not None:
-        steps.append(
-            f"The roles of the children. Change `{ROLES}` as you like, and leave the names.\n\n"
-            f"       aws cloudformation create-stack {region} --stack-name {names.definition}-roles \\\n"
-            f"         --template-body file://{ROLES} --capabilities {' '.join(export.roles.capabilities)}"
-        )
-    if export.image:
-        registry, _, rest = names.image.partition("/")
-        steps.append(
-            "The image of the children, once for every version of headrace.\n\n"
-            f"       aws ecr create-repository {region} --repository-name {rest.partition(':')[0]}\n"
-            f"       aws ecr get-login-password {region} | docker login --username AWS --password-stdin {registry}\n"
-            f"       docker build --platform {PLATFORM} --tag {names.image} {IMAGE}\n"
-            f"       docker push {names.image}"
-        )
-    submit = f"       aws batch submit-job {region} --cli-input-json file://{SUBMISSION}"
-    if export.copying is not None:
-        copying = f"aws batch submit-job {region} --cli-input-json file://{COPYING} --query jobId --output text"
-        submit = f"       COPIES=$({copying})\n{submit} --depends-on jobId=$COPIES"
-    steps += [
-        f"The lines, their jobs and their code.\n\n       aws s3 cp --recursive {BUNDLE} {names.bundle}/",
-        f"The job definition and {'the jobs: first the copies of data' if export.copying else 'the job'}.\n\n"
-        f"       aws batch register-job-definition {region} --cli-input-json file://{DEFINITION}\n{submit}",
-    ]
-    numbered = "\n\n".join(f"{number}. {step}" for number, step in enumerate(steps, 1))
-    note = f"\nNot here: {export.note}.\n" if export.note else ""
-    exits = "\n".join(f"| {code} | {words} |" for code, words in EXITS.items())
-    return f"""\
-# {names.grid} on AWS Batch
-
-{export.lines} lines: {children} in the queue `{names.queue}`, {names.region}.
-
-{numbered}
-
-`headrace grid submit` does the last two steps, and finds what was submitted before.
-
-Child N runs line N + 1 of the array file: `headrace grid step --index N`. It starts the line's training job, or adopts
-the one that an earlier attempt has started, prints its log, and exits as it ended.
-
-| exit code | |
-|---|---|
-{exits}
-{note}"""
+    template = jinja2.Template(
+        Path(__file__).with_name("README.md.jinja").read_text(encoding="utf-8"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    text: str = template.render(export=export, platform=PLATFORM, exits=EXITS)
+    return text
 
 
 FAILED = "FAILED"
