@@ -18,13 +18,14 @@ objects. The *execution role* pulls the image and writes the child's log.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import jinja2
 
 from headrace.catalog import aws_facts as actions
 from headrace.catalog.aws_facts import partition_of, registry_of
@@ -149,6 +150,7 @@ def _account(planned: Sequence[SageMakerJob]) -> str:
     return found.pop()
 
 
+_HERE = Path(__file__).parent
 WRAPPER = "sage_wrapper.sh"
 COMMAND = f"/api/{WRAPPER}"
 ARRAY_VARIABLE = "S3_ARRAY_FILE"
@@ -170,22 +172,16 @@ def image_definition(base: str, wheel: tuple[str, bytes]) -> dict[str, bytes]:
         wheel: name and content of headrace's wheel.
     """
     name, content = wheel
-    place = "/tmp/headrace"
-    dockerfile = (
-        f"FROM {base}\n\n"
-        "### HEADRACE AND BOTO3\n\n"
-        f"COPY {json.dumps([name, place + '/'])}\n"
-        f'RUN python3 -m pip install --no-cache-dir "{place}/{name}[sagemaker]" \\\n'
-        f" && rm -r {place} && headrace --version\n\n"
-        "### API SCRIPTS\n\n"
-        "RUN mkdir /api\n"
-        f"COPY {WRAPPER} /api\n"
-        f"RUN chmod +x {COMMAND}\n\n"
-        "### WHEELS FOR TRAINING IMAGES\n\n"
-        "ENV HEADRACE_HOME=/api/home\n"
-        f"RUN python3 -c {json.dumps(_DOWNLOAD)}\n"
-    )
-    return {name: content, WRAPPER: Path(__file__).with_name(WRAPPER).read_bytes(), DOCKERFILE: dockerfile.encode()}
+    dockerfile = rendered("Dockerfile", base=base, wheel=name, download=_DOWNLOAD).encode()
+    return {name: content, WRAPPER: (_HERE / WRAPPER).read_bytes(), DOCKERFILE: dockerfile}
+
+
+def rendered(name: str, **values: object) -> str:
+    """Returns a file that is made of the template of its name beside this module."""
+    text = (_HERE / f"{name}.jinja").read_text(encoding="utf-8")
+    template = jinja2.Template(text, undefined=jinja2.StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
+    made: str = template.render(**values)
+    return made
 
 
 TRY_AGAIN = 75

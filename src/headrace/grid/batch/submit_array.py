@@ -11,10 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-
-import jinja2
 
 from headrace.cloud.aws_calls import Aws, call, pages
 from headrace.cloud.image_files import PLATFORM, content_tag
@@ -29,6 +26,7 @@ from headrace.grid.batch.batch_requests import (
     batch_names,
     image_definition,
     job_definition,
+    rendered,
     roles_stack,
     submit_copies,
     submit_job,
@@ -94,7 +92,7 @@ class BatchExport:
         for name, request in requests.items():
             if request is not None:
                 found[name] = (json.dumps(request, indent=2) + "\n").encode()
-        return {**found, "README.md": _readme(self).encode()}
+        return {**found, "README.md": rendered("README.md", export=self, platform=PLATFORM, exits=EXITS).encode()}
 
 
 def export_batch(
@@ -129,17 +127,6 @@ def export_batch(
         copying=submit_copies(names, options) if frozen.copies else None,
         unheeded=tuple(part for part in _ELSEWHERE if part in grid.file.model_fields_set),
     )
-
-
-def _readme(export: BatchExport) -> str:
-    template = jinja2.Template(
-        Path(__file__).with_name("README.md.jinja").read_text(encoding="utf-8"),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        keep_trailing_newline=True,
-    )
-    text: str = template.render(export=export, platform=PLATFORM, exits=EXITS)
-    return text
 
 
 FAILED = "FAILED"
