@@ -323,37 +323,26 @@ class Stacks:
         return found
 
     def _make(self, wanted: StackTemplate, name: str) -> FoundStack:
-        made = call(
-            self._client,
-            "create_stack",
-            StackName=name,
-            TemplateBody=wanted.text,
-            Parameters=wanted.parameter_list,
-            Capabilities=list(wanted.capabilities),
-            OnFailure="DELETE",
-            Tags=[{"Key": KIND_TAG, "Value": wanted.kind}],
-            ClientRequestToken=_token(),
-        )
-        found = self._wait(str(made["StackId"]), _CREATION_ENDS, frozenset())
-        if found is None or found.status not in _GOOD:
-            raise self._failed(name, wanted.kind, str(made["StackId"]), "created", found, frozenset())
-        return found
+        tags = [{"Key": KIND_TAG, "Value": wanted.kind}]
+        made = self._send("create_stack", wanted, name, OnFailure="DELETE", Tags=tags)
+        return self._good(wanted.kind, name, str(made["StackId"]), _CREATION_ENDS, frozenset(), "created")
 
     def _change(self, wanted: StackTemplate, there: FoundStack) -> FoundStack:
         seen = self._event_ids(there.id)
-        call(
+        self._send("update_stack", wanted, there.id)
+        return self._good(wanted.kind, there.name, there.id, _UPDATE_ENDS, seen, "changed")
+
+    def _send(self, operation: str, wanted: StackTemplate, stack: str, **more: object) -> dict[str, Any]:
+        return call(
             self._client,
-            "update_stack",
-            StackName=there.id,
+            operation,
+            StackName=stack,
             TemplateBody=wanted.text,
             Parameters=wanted.parameter_list,
             Capabilities=list(wanted.capabilities),
             ClientRequestToken=_token(),
+            **more,
         )
-        found = self._wait(there.id, _UPDATE_ENDS, seen)
-        if found is None or found.status not in _GOOD:
-            raise self._failed(there.name, wanted.kind, there.id, "changed", found, seen)
-        return found
 
     def _settled(self, found: FoundStack) -> None:
         """Waits until nothing of a stack goes on."""
@@ -380,16 +369,20 @@ class Stacks:
             self._tell("what was begun goes on in AWS: the same command, given again, waits on")
             raise
 
-    def _failed(
-        self, name: str, kind: str, stack: str, done: str, found: FoundStack | None, seen: frozenset[str]
-    ) -> CloudError:
-        first = self._first_failure(stack, seen)
+    def _good(
+        self, kind: str, name: str, stack: str, ends: frozenset[str], seen: frozenset[str], done: str
+    ) -> FoundStack:
+        """Waits until a stack is in one of some states. Raises CloudError: it is not as it was to be."""
+        found = self._wait(stack, ends, seen)
+        if found is not None and found.status in _GOOD:
+            return found
         if found is None or found.status == _GONE:
-            return CloudError(f"the stack {name} could not be {done}: {first}", "nothing of it is left")
-        if found.status in _USABLE:
-            return CloudError(f"the stack {name} could not be {done}: {first}", "it is as it was before")
-        hint = f"parts of it are left ({found.status}): `headrace cloud {kind} remove {name}`"
-        return CloudError(f"the stack {name} could not be {done}: {first}", hint)
+            hint = "nothing of it is left"
+        elif found.status in _USABLE:
+            hint = "it is as it was before"
+        else:
+            hint = f"parts of it are left ({found.status}): `headrace cloud {kind} remove {name}`"
+        raise CloudError(f"the stack {name} could not be {done}: {self._first_failure(stack, seen)}", hint)
 
     def _first_failure(self, stack: str, seen: frozenset[str]) -> str:
         """Returns which resource failed first since some events, and AWS's reason."""
