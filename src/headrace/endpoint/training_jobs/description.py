@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from datetime import datetime, timezone
+from datetime import datetime
+from typing import Any
 
 from headrace.endpoint.services.service import ACCOUNT
 from headrace.endpoint.training_jobs.job_store import StoredJob
@@ -44,25 +45,23 @@ def of_run(job: StoredJob, run: Run, region: str) -> dict[str, object]:
     Raises:
         OSError, msgspec.DecodeError: the run's header cannot be read.
     """
-    found = describe(run)
+    found: dict[str, Any] = _storable(describe(run))
     state = run.state()
     if found.get("FailureReason"):
         found["FailureReason"] = failure_reason(state)
-    transitions = found.get("SecondaryStatusTransitions")
-    if isinstance(transitions, list) and transitions:
-        waited = {**_transition("Pending", job.created), "EndTime": transitions[0]["StartTime"]}
-        transitions[0]["StatusMessage"] = "; ".join(filter(None, [transitions[0]["StatusMessage"], job.note]))
-        late = transitions[0]["StartTime"].timestamp() - job.created > 1.0
-        found["SecondaryStatusTransitions"] = [waited, *transitions] if late else transitions
+    if transitions := found.get("SecondaryStatusTransitions"):
+        first = transitions[0]
+        first["StatusMessage"] = "; ".join(filter(None, [first["StatusMessage"], job.note]))
+        if first["StartTime"] - job.created > 1.0:
+            transitions.insert(0, {**_transition("Pending", job.created), "EndTime": first["StartTime"]})
     if job.stop_asked is not None and found["TrainingJobStatus"] == "InProgress":
         found["TrainingJobStatus"] = found["SecondaryStatus"] = "Stopping"
-    model = found.pop("ModelArtifacts", None)
-    ours = found.pop("headrace")
+    model, ours = found.pop("ModelArtifacts", None), found.pop("headrace")
     shown = {**found, "CreationTime": _when(job.created), **_asked(job, region)}
-    if isinstance(model, Mapping):  # the service's place, with the name that the model really has
+    if model is not None:  # the service's place, with the name that the model really has
         name = str(model["S3ModelArtifacts"]).rpartition("/")[2]
         shown["ModelArtifacts"] = {"S3ModelArtifacts": f"{_output(job)}/{name}"}
-    return {**shown, "headrace": {**ours, "image": job.note}} if isinstance(ours, dict) else shown
+    return {**shown, "headrace": {**ours, "image": job.note}}
 
 
 def without_run(job: StoredJob, region: str, message: str) -> dict[str, object]:
@@ -73,12 +72,10 @@ def without_run(job: StoredJob, region: str, message: str) -> dict[str, object]:
         region: of the endpoint.
         message: why it waits, or why it failed; for a job that was stopped, empty.
     """
-    status, secondary = "InProgress", "Pending"
-    transitions = [_transition("Pending", job.created, message)]
     return {
-        "TrainingJobStatus": status,
-        "SecondaryStatus": secondary,
-        "SecondaryStatusTransitions": transitions,
+        "TrainingJobStatus": "InProgress",
+        "SecondaryStatus": "Pending",
+        "SecondaryStatusTransitions": [_transition("Pending", job.created, message)],
         "CreationTime": _when(job.created),
         "LastModifiedTime": _when(job.modified),
         **_asked(job, region),
@@ -119,12 +116,8 @@ def failure_reason(state: RunState) -> str:
     return f"{kind}: {state.failure_reason}"[:FAILURE_CHARACTERS]
 
 
-def storable(description: Mapping[str, object]) -> dict[str, object]:
+def _storable(value: object) -> Any:
     """Returns a description as JSON can hold it: times become numbers, as a client gets them."""
-    return {name: _storable(value) for name, value in description.items()}
-
-
-def _storable(value: object) -> object:
     if isinstance(value, datetime):
         return round(value.timestamp(), 3)
     if isinstance(value, Mapping):
@@ -174,5 +167,5 @@ def _transition(status: str, start: float, message: str = "") -> dict[str, objec
     return {"Status": status, "StartTime": _when(start), "StatusMessage": message}
 
 
-def _when(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, timezone.utc)
+def _when(seconds: float) -> float:
+    return round(seconds, 3)

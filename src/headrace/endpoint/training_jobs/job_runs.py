@@ -158,7 +158,7 @@ class JobRuns:
             if not end.reached():
                 return False
             self._take_logs(current, run, final=True)
-            final = description.storable(description.of_run(current, run, self._region))
+            final = description.of_run(current, run, self._region)
             self._store.change(current, phase=Phase.ENDED, final=final)
             self._ends.pop(job.uid, None)
             return True
@@ -176,8 +176,8 @@ class JobRuns:
             return job.final
         run = self._run(job)
         if run is None:
-            return description.storable(description.without_run(job, self._region, "Waiting for other jobs to end"))
-        found = description.storable(description.of_run(job, run, self._region))
+            return description.without_run(job, self._region, "Waiting for other jobs to end")
+        found = description.of_run(job, run, self._region)
         while found["TrainingJobStatus"] in description.ENDED and not self.settle(job):
             time.sleep(0.05)  # what was killed may write for a moment; all lines are there before the job has ended
         ended = self._store.find(job.name)
@@ -186,7 +186,7 @@ class JobRuns:
     def finish_without_run(self, job: StoredJob, failure: str) -> None:
         """Ends a job that has no run: `failure` says why, and is empty for one that was stopped."""
         final = description.ended_without_run(job, self._region, time.time(), failure)
-        self._store.change(job, phase=Phase.ENDED, final=description.storable(final))
+        self._store.change(job, phase=Phase.ENDED, final=final)
 
     def stop(self, job: StoredJob, now: bool = False) -> None:
         """Stops a job, wherever it is. Raises HeadraceError, OSError."""
