@@ -17,11 +17,11 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
 
-import msgspec
+from msgspec.structs import replace
 
 from headrace.grid.controller.attempt_runner import AttemptRunner
 from headrace.grid.controller.line_jobs import LineJobs
-from headrace.grid.copied_object import CopyFailed, CopyFailure
+from headrace.grid.copied_object import CopyFailed
 from headrace.grid.copy_action import CopyProgress, plan_grid_copy
 from headrace.grid.grid_file import Limits, Retry, RetryCause
 from headrace.grid.grid_record import CopyRecord, CopyState, GridRecord, LineRecord, LineState
@@ -67,41 +67,35 @@ class GridCopying:
         Raises:
             StorageError: the journal cannot be written.
         """
-        record = msgspec.structs.replace(record, state=CopyState.RUNNING, started=record.started or time.time())
+        record = replace(record, state=CopyState.RUNNING, started=record.started or time.time())
         self._note(record)
         for number in range(tries + 1):
             try:
                 self._note(self._made(record))
                 return
             except CopyFailed as error:
-                if error.failure is CopyFailure.STOPPED and self._stop.is_set():
-                    return  # it goes on when the grid does
-                if error.passing and number < tries and not self._stop.wait(delay * 2**number):
-                    continue
+                again = error.passing and number < tries and not self._stop.wait(delay * 2**number)
                 if self._stop.is_set():
+                    return  # it goes on when the grid does
+                if not again:
+                    now = time.time()
+                    self._note(replace(record, state=CopyState.FAILED, ended=now, reason=error.message))
                     return
-                failed = msgspec.structs.replace(
-                    record, state=CopyState.FAILED, ended=time.time(), reason=error.message
-                )
-                self._note(failed)
-                return
 
     def _made(self, record: CopyRecord) -> CopyRecord:
         """Makes a copy, and returns its record."""
         file, where = self._jobs.file, (record.place, record.source, record.region)
         with plan_grid_copy(*where, file.placement, self._jobs.template, file.in_regions, self._owner) as action:
-            there = msgspec.structs.replace(record, target=action.target, bytes_total=action.bytes)
+            there = replace(record, target=action.target, bytes_total=action.bytes)
             told = [time.monotonic()]
 
             def progress(news: CopyProgress) -> None:
                 if time.monotonic() - told[0] >= PROGRESS_SECONDS:
                     told[0] = time.monotonic()
-                    self._note(msgspec.structs.replace(there, bytes_done=news.bytes_done))
+                    self._note(replace(there, bytes_done=news.bytes_done))
 
             result = action.run(self._stop, progress)
-        return msgspec.structs.replace(
-            there, state=CopyState.DONE, bytes_done=result.bytes, ended=time.time(), cost=result.cost
-        )
+        return replace(there, state=CopyState.DONE, bytes_done=result.bytes, ended=time.time(), cost=result.cost)
 
     def _note(self, record: CopyRecord) -> None:
         self._journal.copied(record)
@@ -392,7 +386,7 @@ class GridController:
     @property
     def grid(self) -> GridRecord:
         """The grid as it is now."""
-        return msgspec.structs.replace(self._grid, lines=tuple(self._lines.values()))
+        return replace(self._grid, lines=tuple(self._lines.values()))
 
     @property
     def cost(self) -> float:
@@ -549,7 +543,7 @@ class GridController:
         return found
 
     def _read_copies(self) -> GridRecord:
-        return msgspec.structs.replace(self._grid, copies=tuple(self._journal.copies().values()))
+        return replace(self._grid, copies=tuple(self._journal.copies().values()))
 
     def _copies_in(self, region: str) -> Mapping[str, str]:
         return {
