@@ -8,11 +8,9 @@ import sys
 import pytest
 
 from headrace.adapters.tensorflow import (
-    check_compression,
     check_consumer,
     check_dataset,
     check_endless,
-    check_name,
     check_options,
     mode_of,
     warn_shares,
@@ -59,12 +57,12 @@ def test_right_numbers_of_ranks_are_taken():
 
 def test_names_and_compressions_are_checked():
     with pytest.raises(UsageError, match="name must be a text") as refused:
-        check_name("")
+        check_options(name="")
     assert "share the elements" in refused.value.hint
     with pytest.raises(UsageError, match="not 'gzip'") as refused:
-        check_compression("gzip")
+        check_options(compression="gzip")
     assert "None sends the elements as they are" in refused.value.hint
-    check_compression(None)
+    check_options(compression=None)
 
 
 def test_a_list_is_no_data_set_and_tensorflow_is_not_imported_to_know(monkeypatch):

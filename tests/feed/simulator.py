@@ -23,6 +23,7 @@ from headrace.feed.batch.row_layout import Uneven
 from headrace.feed.batch.slab import Slab
 from headrace.feed.client.scheduler import MAX_DEATHS, MAX_DEATHS_TOGETHER, Schedule
 from headrace.feed.client.worker_pool import Arrival, Kind, Worker, WorkerPool
+from headrace.feed.descriptors import Descriptors
 from headrace.feed.pipelines.fetch import Built, SampleAddresses, make_whole
 from headrace.feed.pipelines.seeds import PreservedGenerators
 from headrace.feed.plan.epoch import BatchPlan
@@ -157,7 +158,7 @@ class SimulatedPool(WorkerPool):
         """A worker speaks: it arrives a little later, if at all."""
         if peer.cut or peer.link is None:
             return
-        link, copies = peer.link, [os.dup(descriptor) for descriptor in descriptors]
+        link, copies = peer.link, Descriptors(os.dup(descriptor) for descriptor in descriptors)
         self._later(self._lag(), lambda: self._arrivals.append((link, Frame(message, 0, copies))))
 
     # Workers

@@ -189,7 +189,7 @@ def settle(session: Session, worker_pool: SimulatedPool) -> None:
     while any(worker.outstanding for worker in (*schedule.workers.values(), *schedule.leaving.values())):
         assert worker_pool.time < until
         session._exchange.step(0.2)
-    pool = session._assembly.ledger._pool
+    pool = session._assembly.ledger
     assert pool.free_bytes == pool.total_bytes
     assert not session._assembly._results
 

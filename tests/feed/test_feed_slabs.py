@@ -19,6 +19,7 @@ from headrace.feed.batch.pytree import align
 from headrace.feed.batch.slab import GRANULE, MAX_FREE, Slab, SlabPool
 from headrace.feed.client.assembly import OWN_BYTES, Assembly, Delivery
 from headrace.feed.client.work_units import Bundle, Slice
+from headrace.feed.descriptors import Descriptors
 from headrace.feed.identifiers import SlabNumber
 from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.wire import messages
@@ -223,7 +224,7 @@ def a_slice() -> Slice:
 def test_an_answer_that_is_not_sound_is_refused(done: messages.Done) -> None:
     assembly = Assembly(1 << 20)
     slab = Slab.create(1)
-    frame = Frame(done, 0, [os.dup(slab.descriptor)])
+    frame = Frame(done, 0, Descriptors([os.dup(slab.descriptor)]))
     with pytest.raises(ProtocolError):
         assembly.arrived(a_slice(), 0, done, frame)
     frame.discard()
@@ -247,7 +248,7 @@ def handed_over(assembly: Assembly, *lengths: int) -> list[Any]:
     slab = Slab.create(size)
     slab.view().view(np.float32)[:2] = [1, 2]
     done = messages.Done(1, slab.size, [["l", nodes]], b"", 0, 0, True)
-    assembly.arrived(slice_, 0, done, Frame(done, 0, [os.dup(slab.descriptor)]))
+    assembly.arrived(slice_, 0, done, Frame(done, 0, Descriptors([os.dup(slab.descriptor)])))
     slab.close()
     [delivery] = assembly.hand_over(slice_.bundle)
     assert isinstance(delivery, Delivery)

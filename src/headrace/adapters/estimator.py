@@ -12,7 +12,7 @@ which the job room reads as it reads one of `headrace serve`. One table says wha
 
 * a member of the request, under any name that some version of the SDK gave it;
 * a key of the job file, which stands beside the request: what a request cannot hold (a data service, options of
-  engines), or not as a user here writes it (code on this machine, typed hyperparameters, a distribution);
+  engines), or not as a user here writes it (code on this machine, a distribution);
 * refused, with what to write instead;
 * read by the estimators themselves, or one of the SDK's own settings, which have no effect here.
 """
@@ -29,7 +29,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NoReturn, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 from headrace.adapters.sdk_session import Session, TrainingJob, get_execution_role, not_available, with_local_places
 from headrace.child_python import runs_in
@@ -79,16 +79,17 @@ VERSION_1 = {
 
 
 @dataclass(frozen=True)
-class Member:
-    """An argument that is a member of the request.
+class Argument:
+    """An argument that says something of the job.
 
     Attributes:
-        place: where in it.
+        place: where in the request. None: a key of the job file, beside the request, which cannot hold it, or not as a
+            user writes it.
         of_service: of a request that is sent to SageMaker only; elsewhere the argument has no effect.
-        write: makes the member's value of the argument's name and value; None leaves it out.
+        write: makes its value there of name and value; None leaves a member out.
     """
 
-    place: Path
+    place: Path | None = None
     of_service: bool = False
     write: Callable[[str, object], object] = lambda _, value: value
 
@@ -122,6 +123,31 @@ def _strings(name: str, value: object) -> object:
     return list(value)
 
 
+def _groups(_: str, groups: object) -> object:
+    """Converts each group with `_group`; a value that is not a list is left to the job's own check."""
+    return [_group(group) for group in groups] if isinstance(groups, (list, tuple)) else groups
+
+
+def _group(group: object) -> object:
+    """A group of the SDK becomes a mapping; ours and mappings stay."""
+    names = ("instance_group_name", "instance_type", "instance_count")
+    if isinstance(group, Mapping) or not all(hasattr(group, name) for name in names):
+        return group
+    if type(group).__module__.startswith("headrace."):
+        return group
+    return {name: getattr(group, name) for name in names}
+
+
+def _with_names(_: str, distribution: object) -> object:
+    """A distribution whose groups are names: of SDK objects, only the name counts."""
+    if not isinstance(distribution, Mapping):
+        return distribution
+    groups = distribution.get("instance_groups")
+    if not isinstance(groups, (list, tuple)):
+        return distribution
+    return {**distribution, "instance_groups": [getattr(group, "instance_group_name", group) for group in groups]}
+
+
 def region_of(session: object) -> str:
     """Returns the region of an estimator's session; empty for one that has none."""
     region = getattr(session, "boto_region_name", None)
@@ -129,30 +155,35 @@ def region_of(session: object) -> str:
 
 
 _IMAGE_CONFIG = ("AlgorithmSpecification", "TrainingImageConfig")
-_ARGUMENTS: dict[str, Member | Refused | None] = {
-    **dict.fromkeys(JobFields.model_fields),
-    **{str(key[-1]): Member(place) for place, key in VALUES if key != ("job_name",)},
-    "max_retry_attempts": Member(("RetryStrategy", "MaximumRetryAttempts")),
-    "container_entry_point": Member(ENTRYPOINT, write=_strings),
-    "container_arguments": Member(ARGUMENTS, write=_strings),
-    "container_log_level": Member((HYPERPARAMETERS, LOG_LEVEL), write=lambda _, level: json.dumps(level)),
-    "debugger_hook_config": Member(("DebugHookConfig",), write=_configuration),
-    "disable_output_compression": Member(
+_ARGUMENTS: dict[str, Argument | Refused | None] = {
+    **dict.fromkeys(JobFields.model_fields, Argument()),
+    "code_location": Argument(of_service=True),  # elsewhere no code is uploaded
+    "distribution": Argument(write=_with_names),
+    "instance_groups": Argument(write=_groups),
+    **{str(key[-1]): Argument(place) for place, key in VALUES if key != ("job_name",)},
+    "max_retry_attempts": Argument(("RetryStrategy", "MaximumRetryAttempts")),
+    "container_entry_point": Argument(ENTRYPOINT, write=_strings),
+    "container_arguments": Argument(ARGUMENTS, write=_strings),
+    "container_log_level": Argument((HYPERPARAMETERS, LOG_LEVEL), write=lambda _, level: json.dumps(level)),
+    "debugger_hook_config": Argument(("DebugHookConfig",), write=_configuration),
+    "disable_output_compression": Argument(
         ("OutputDataConfig", "CompressionType"), write=lambda _, value: "NONE" if value else None
     ),
-    "profiler_config": Member(("ProfilerConfig",), write=_configuration),
-    "sagemaker_session": Member(
+    "profiler_config": Argument(("ProfilerConfig",), write=_configuration),
+    "sagemaker_session": Argument(
         (HYPERPARAMETERS, REGION),
         write=lambda _, session: json.dumps(region_of(session)) if region_of(session) else None,
     ),
-    "tensorboard_output_config": Member(("TensorBoardOutputConfig",), write=_configuration),
-    "disable_profiler": Member(("ProfilerConfig", "DisableProfiler"), of_service=True),
-    "enable_infra_check": Member(("InfraCheckConfig", "EnableInfraCheck"), of_service=True),
-    "enable_remote_debug": Member(("RemoteDebugConfig", "EnableRemoteDebug"), of_service=True),
-    "enable_sagemaker_metrics": Member(("AlgorithmSpecification", "EnableSageMakerMetricsTimeSeries"), of_service=True),
-    "enable_session_tag_chaining": Member(("SessionChainingConfig", "EnableSessionTagChaining"), of_service=True),
-    "training_image_config": Member(_IMAGE_CONFIG, of_service=True),
-    "training_repository_access_mode": Member((*_IMAGE_CONFIG, "TrainingRepositoryAccessMode"), of_service=True),
+    "tensorboard_output_config": Argument(("TensorBoardOutputConfig",), write=_configuration),
+    "disable_profiler": Argument(("ProfilerConfig", "DisableProfiler"), of_service=True),
+    "enable_infra_check": Argument(("InfraCheckConfig", "EnableInfraCheck"), of_service=True),
+    "enable_remote_debug": Argument(("RemoteDebugConfig", "EnableRemoteDebug"), of_service=True),
+    "enable_sagemaker_metrics": Argument(
+        ("AlgorithmSpecification", "EnableSageMakerMetricsTimeSeries"), of_service=True
+    ),
+    "enable_session_tag_chaining": Argument(("SessionChainingConfig", "EnableSessionTagChaining"), of_service=True),
+    "training_image_config": Argument(_IMAGE_CONFIG, of_service=True),
+    "training_repository_access_mode": Argument((*_IMAGE_CONFIG, "TrainingRepositoryAccessMode"), of_service=True),
     "git_config": Refused("clone the repository and give source_dir"),
     "model_uri": Refused("give the model as a channel in fit(inputs=...)"),
     "training_recipe": Refused("give entry_point and hyperparameters"),
@@ -189,7 +220,7 @@ def checked(given: Mapping[str, object]) -> dict[str, object]:
         entry = _ARGUMENTS[name]
         if isinstance(entry, Refused) and not entry.by_service:
             raise UsageError(f"{name} works only on SageMaker's own service", entry.instead)
-        if isinstance(entry, Member):
+        if isinstance(entry, Argument):
             entry.write(name, value)
         if name == "script_mode" and value is False:
             raise UsageError("script_mode=False is not possible: an entry point is always a script", "leave it out")
@@ -212,29 +243,21 @@ def request_of(arguments: Mapping[str, object], engine: str) -> tuple[dict[str, 
     keys: dict[str, object] = {}
     to_service = engine == SERVICE
     for name, value in arguments.items():
-        entry = _ARGUMENTS[name]
+        entry, empty = _ARGUMENTS[name], value in ("", [], {})
         if isinstance(entry, Refused):
             if to_service and value:
                 raise UsageError(f"{name} is not possible with engine={SERVICE!r}", entry.instead)
-        elif isinstance(entry, Member) and value not in ("", [], {}):  # the job's rules refuse what is empty
-            if (to_service or not entry.of_service) and (member := entry.write(name, value)) is not None:
-                put(request, entry.place, member)
-        elif name in JobFields.model_fields and (to_service or name != "code_location"):  # here no code is uploaded
-            keys[name] = value
+        elif entry is None or (entry.of_service and not to_service):
+            continue  # it has no effect
+        elif entry.place is None or (empty and name in JobFields.model_fields):  # what is empty is the job's to refuse
+            keys[name] = entry.write(name, value)
+        elif not empty and (member := entry.write(name, value)) is not None:
+            put(request, entry.place, member)
     return request, keys
 
 
 DEFAULT_CHANNEL = "training"
 """Name of the channel when `inputs` is one location and not a mapping; the SDK's own."""
-
-
-@runtime_checkable
-class SdkInput(Protocol):
-    """`sagemaker.inputs.TrainingInput`: it keeps the channel as the request holds it."""
-
-    @property
-    def config(self) -> Mapping[str, object]:
-        """A channel of CreateTrainingJob without its name."""
 
 
 def channels(inputs: object) -> list[dict[str, object]]:
@@ -256,12 +279,13 @@ def _channel(name: str, value: object) -> dict[str, object]:
     if isinstance(value, (str, os.PathLike)):
         source = {"S3Uri": os.fspath(value), "S3DataType": "S3Prefix"}
         return {"ChannelName": name, "DataSource": {"S3DataSource": source}}
-    if not isinstance(value, SdkInput):
+    config = getattr(value, "config", None)  # of the SDK's `TrainingInput`: a channel without its name
+    if not isinstance(config, Mapping):
         raise UsageError(
             f"inputs[{name!r}] is of type {type(value).__name__}",
             "give a path, an s3:// or file:// URI, or a TrainingInput",
         )
-    channel: dict[str, object] = {"ChannelName": name, **value.config}
+    channel: dict[str, object] = {"ChannelName": name, **config}
     if "inputs" not in read_request({CHANNELS: [channel]}).data:
         raise UsageError(f"inputs[{name!r}] has no S3DataSource", "give a path, or an s3:// or file:// URI")
     return channel
@@ -338,15 +362,13 @@ class Estimator:
             "entry_point": entry_point,
             "source_dir": source_dir,
             "environment": environment,
-            "instance_groups": _groups(instance_groups),
-            "distribution": _with_names(distribution),
+            "instance_groups": instance_groups,
+            "distribution": distribution,
             "data_service": data_service,
             "completion": completion,
             "engines": engines,
             **others,
         }
-        if "distributions" in given:
-            given["distributions"] = _with_names(given["distributions"])
         self._arguments = checked(given)
         if hyperparameters is not None and not isinstance(hyperparameters, Mapping):
             problem = Problem("hyperparameters", "must be a mapping of names to values", repr(hyperparameters))
@@ -553,31 +575,6 @@ class TensorFlow(Estimator):
         if model_dir is True:
             raise UsageError("model_dir must be a path, or False")
         return {} if model_dir is False else {"model_dir": model_dir or MODEL_DIR}
-
-
-def _groups(groups: object) -> object:
-    """Converts each group with `_group`; a value that is not a list is left to the job's own check."""
-    return [_group(each) for each in groups] if isinstance(groups, (list, tuple)) else groups
-
-
-def _group(group: object) -> object:
-    """A group of the SDK becomes a mapping; ours and mappings stay."""
-    names = ("instance_group_name", "instance_type", "instance_count")
-    if isinstance(group, Mapping) or not all(hasattr(group, name) for name in names):
-        return group
-    if type(group).__module__.startswith("headrace."):
-        return group
-    return {name: getattr(group, name) for name in names}
-
-
-def _with_names(distribution: object) -> object:
-    """A distribution whose groups are names: of SDK objects, only the name counts."""
-    if not isinstance(distribution, Mapping):
-        return distribution
-    groups = distribution.get("instance_groups")
-    if not isinstance(groups, (list, tuple)):
-        return distribution
-    return {**distribution, "instance_groups": [getattr(group, "instance_group_name", group) for group in groups]}
 
 
 def _printed(logs: bool | str | Sequence[str] | None) -> bool:

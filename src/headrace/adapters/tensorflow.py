@@ -23,9 +23,9 @@ import socket
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, SupportsIndex, TypeVar
+from typing import Any, NamedTuple, SupportsIndex, TypeVar
 
 from headrace.adapters.tensorflow_cut import Plan, plan_of, travels, word_of
 from headrace.adapters.tensorflow_likeness import (
@@ -95,24 +95,6 @@ def check_consumer(index: SupportsIndex | None, count: SupportsIndex | None) -> 
         )
 
 
-def check_name(name: object) -> None:
-    """Checks that it can name a dataset of the service. Raises UsageError."""
-    if not isinstance(name, str) or not name:
-        raise UsageError(
-            f"name must be a text that is not empty, not {name!r}",
-            hint="ranks that give one name share the elements; a second dataset has another one: 'validation'",
-        )
-
-
-def check_compression(compression: object) -> None:
-    """Checks the compression. Raises UsageError."""
-    if compression not in ("AUTO", "SNAPPY", None):
-        raise UsageError(
-            f"compression must be 'AUTO', 'SNAPPY' or None, not {compression!r}",
-            hint="AUTO leaves it to TensorFlow; None sends the elements as they are",
-        )
-
-
 def check_dataset(dataset: object) -> None:
     """Checks that it is a `tf.data.Dataset`. Raises UsageError. Does not import TensorFlow."""
     tensorflow = sys.modules.get("tensorflow")  # before it is imported there is no dataset
@@ -126,43 +108,62 @@ def check_dataset(dataset: object) -> None:
         raise UsageError("distribute is called inside a graph", hint="call it outside of tf.function")
 
 
-def check_options(
-    *,
-    max_outstanding_requests: object,
-    target_workers: object,
-    data_transfer_protocol: object,
-    service: object,
-    wait: object,
-) -> None:
-    """Checks the arguments that are passed on. Raises UsageError."""
-    asked = max_outstanding_requests
-    count = operator.index(asked) if isinstance(asked, SupportsIndex) and not isinstance(asked, bool) else 0
-    if asked is not None and count < 1 and count != AUTOTUNE:
-        raise UsageError(
-            f"max_outstanding_requests must be a whole number of at least 1, or None, not {asked!r}",
-            hint="None, or tf.data.AUTOTUNE, leaves it to TensorFlow",
-        )
-    if not isinstance(target_workers, str) or target_workers.upper() not in TARGETS:
-        raise UsageError(
-            f"target_workers must be one of {', '.join(TARGETS)}, not {target_workers!r}",
-            hint="AUTO lets TensorFlow choose; ANY reads from all workers; LOCAL from workers in this process only, "
-            "which a job does not start",
-        )
-    if data_transfer_protocol not in (None, "grpc"):
-        raise UsageError(
-            f"data_transfer_protocol must be 'grpc' or None, not {data_transfer_protocol!r}",
-            hint="leave it out: the workers speak gRPC",
-        )
-    if service is not None and (not isinstance(service, str) or not service):
-        raise UsageError(
-            f"service must be an address, grpc://host:port, or None, not {service!r}",
-            hint="leave it out in a job; None takes the job's service, or none where there is none",
-        )
-    if isinstance(wait, bool) or not isinstance(wait, (int, float)) or not 0 <= wait < math.inf:
-        raise UsageError(
-            f"wait must be a number of seconds of at least 0, not {wait!r}",
-            hint="it is how long the dispatcher may take to start; the default is 120",
-        )
+class _Option(NamedTuple):
+    """What an argument may be: a test of it, and in words; and what to do in place of what it may not be."""
+
+    fits: Callable[[Any], bool]
+    allowed: str
+    hint: str
+
+
+def _is_number_of_requests(value: object) -> bool:
+    count = operator.index(value) if isinstance(value, SupportsIndex) and not isinstance(value, bool) else 0
+    return value is None or count >= 1 or count == AUTOTUNE
+
+
+_OPTIONS = {
+    "name": _Option(
+        lambda name: isinstance(name, str) and bool(name),
+        "a text that is not empty",
+        "ranks that give one name share the elements; a second dataset has another one: 'validation'",
+    ),
+    "compression": _Option(
+        lambda compression: compression in ("AUTO", "SNAPPY", None),
+        "'AUTO', 'SNAPPY' or None",
+        "AUTO leaves it to TensorFlow; None sends the elements as they are",
+    ),
+    "max_outstanding_requests": _Option(
+        _is_number_of_requests,
+        "a whole number of at least 1, or None",
+        "None, or tf.data.AUTOTUNE, leaves it to TensorFlow",
+    ),
+    "target_workers": _Option(
+        lambda workers: isinstance(workers, str) and workers.upper() in TARGETS,
+        f"one of {', '.join(TARGETS)}",
+        "AUTO lets TensorFlow choose; ANY reads from all workers; LOCAL from workers in this process only, which a job "
+        "does not start",
+    ),
+    "data_transfer_protocol": _Option(
+        lambda protocol: protocol in (None, "grpc"), "'grpc' or None", "leave it out: the workers speak gRPC"
+    ),
+    "service": _Option(
+        lambda service: service is None or (isinstance(service, str) and bool(service)),
+        "an address, grpc://host:port, or None",
+        "leave it out in a job; None takes the job's service, or none where there is none",
+    ),
+    "wait": _Option(
+        lambda wait: not isinstance(wait, bool) and isinstance(wait, (int, float)) and 0 <= wait < math.inf,
+        "a number of seconds of at least 0",
+        "it is how long the dispatcher may take to start; the default is 120",
+    ),
+}
+
+
+def check_options(**options: object) -> None:
+    """Checks arguments of `distribute` by themselves. Raises UsageError."""
+    for name, value in options.items():
+        if not _OPTIONS[name].fits(value):
+            raise UsageError(f"{name} must be {_OPTIONS[name].allowed}, not {value!r}", hint=_OPTIONS[name].hint)
 
 
 def check_cache(cache: object, elements: int, *, rounds: bool) -> None:
@@ -373,10 +374,10 @@ def distribute(
         WorkersLost: no dispatcher answers at the address in time.
     """
     mode = mode_of(processing_mode)
-    check_name(name)
     check_consumer(consumer_index, num_consumers)
-    check_compression(compression)
     check_options(
+        name=name,
+        compression=compression,
         max_outstanding_requests=max_outstanding_requests,
         target_workers=target_workers,
         data_transfer_protocol=data_transfer_protocol,

@@ -34,7 +34,7 @@ import re
 import socket
 import uuid
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -224,11 +224,10 @@ class _Body:
         value = self._constant(node.name)
         if value is None:
             return b"handle"
-        content = _content(value, ordered=node.name not in self._unordered, text=self._without_base)
+        content = _content(
+            value, ordered=node.name not in self._unordered, text=lambda text: text.replace(self._base, b"")
+        )
         return repr((str(value.dtype), value.shape)).encode() + content
-
-    def _without_base(self, text: bytes) -> bytes:
-        return text.replace(self._base, b"") if self._base else text
 
 
 def _producer(name: str) -> str:
@@ -260,14 +259,7 @@ def _attribute(value: Any) -> bytes:
 
 def _digest(parts: Iterable[bytes]) -> str:
     """Returns the digest of descriptions in any order: functions have none."""
-    found = hashlib.sha256()
-    for part in _sorted_digests(parts):
-        found.update(part)
-    return found.hexdigest()[:32]
-
-
-def _sorted_digests(parts: Iterable[bytes]) -> Iterator[bytes]:
-    yield from sorted(hashlib.sha256(part).digest() for part in parts)
+    return hashlib.sha256(b"".join(sorted(hashlib.sha256(part).digest() for part in parts))).hexdigest()[:32]
 
 
 _RANKS = (("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("HOROVOD_RANK", "HOROVOD_SIZE"))

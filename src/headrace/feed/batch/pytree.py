@@ -533,14 +533,6 @@ def viewed(raw: Bytes, dtype: Any, shape: Sequence[int]) -> Any:
 # Descriptions
 
 
-class _Unnamed:
-    def __repr__(self) -> str:
-        return "?"
-
-
-_UNNAMED = _Unnamed()  # a key that is no plain value
-
-
 def shifted(node: Node, offset: int) -> Node:
     """Returns the description of a tree whose block begins at `offset` of a larger one."""
     kind = node[0]
@@ -550,20 +542,6 @@ def shifted(node: Node, offset: int) -> Node:
         return node
     lists = 2 if kind in _MAPPINGS else 1
     return [*node[:-lists], *([shifted(child, offset) for child in part] for part in node[-lists:])]
-
-
-def terminals(node: Node, path: str = "") -> Iterator[tuple[str, Node]]:
-    """Yields the leaves and values of a description, each with its path, in the order of the description."""
-    kind = node[0]
-    if kind in LEAVES or kind in VALUES:
-        yield path, node
-        return
-    keys = node[-2] if kind in _MAPPINGS else []
-    for key in keys:
-        yield from terminals(key, f"{path} key")
-    names = [key[1] if key[0] == "v" else _UNNAMED for key in keys]
-    for number, child in enumerate(node[-1]):
-        yield from terminals(child, path + _place(kind, node[1:], names, number))
 
 
 # Trees

@@ -368,7 +368,8 @@ class CudaPinning:
             torch.cuda.check_error(_runtime().cudaHostRegister(address, size, _PORTABLE))
         except RuntimeError as error:  # a container may limit locked memory; a driver may not lock shared memory
             self._refused = True
-            _clear_error()
+            with contextlib.suppress(RuntimeError):  # CUDA would report it again when the next kernel starts
+                torch.ones(1, device="cuda").add_(1)
             warnings.warn(
                 f"batches are copied to page-locked memory, since their own cannot be locked: {error}", stacklevel=2
             )
@@ -396,14 +397,6 @@ def _runtime() -> Any:
     import torch
 
     return torch.cuda.cudart()  # type: ignore[no-untyped-call]
-
-
-def _clear_error() -> None:
-    """Clears the last call's error with a kernel: otherwise CUDA reports it again when the next kernel starts."""
-    import torch
-
-    with contextlib.suppress(RuntimeError):
-        torch.ones(1, device="cuda").add_(1)
 
 
 class _Fence:

@@ -44,19 +44,15 @@ class Endpoint:
 NOWHERE = Endpoint("", "")  # of workers that are no feed servers
 
 
-class _FileHost(msgspec.Struct):
+class _FileHost(msgspec.Struct):  # what is read of `instance.launch_plan.FeedHosts`
     host: str
-    group: str
     address: str
-    executors: int
     state: State
 
 
 class _File(msgspec.Struct):
-    generation: int
     secret_file: str
     hosts: tuple[_FileHost, ...]
-    version: int = 1
 
 
 _files = msgspec.json.Decoder(_File)

@@ -68,7 +68,6 @@ class _Outgoing:
 
     body: bytes
     route: RouteNumber
-    count: int
     seal: Seal | None
     parts: collections.deque[memoryview]
     payload: ChunkWriter
@@ -81,7 +80,7 @@ class _Outgoing:
         """Makes the header: what was taken from the queue before has no number of its seal."""
         self.begun = True
         header = write_header(
-            self.body, descriptors=self.count, route=self.route, payload=self.payload.bytes, seal=self.seal
+            self.body, descriptors=len(self.descriptors), route=self.route, payload=self.payload.bytes, seal=self.seal
         )
         self.parts.append(memoryview(header + self.body))
 
@@ -215,7 +214,7 @@ class FramedConnection:
         seal = self._seal_sent
         chunks = ChunkWriter(pieces, payload.sums, summed=not self.stream.authentic, seal=seal)
         copies, parts = duplicates(descriptors), collections.deque[memoryview]()
-        self._outgoing.append(_Outgoing(body, route, len(descriptors), seal, parts, chunks, copies, sent, key))
+        self._outgoing.append(_Outgoing(body, route, seal, parts, chunks, copies, sent, key))
         if self.stream.ready:  # a TLS handshake is the owner's to drive, who hears of its end
             self.flush()
 
@@ -373,7 +372,7 @@ class FramedConnection:
             message = self._decode_message(self._body)
         except (msgspec.DecodeError, ValueError, RecursionError, MemoryError) as error:
             raise ProtocolError(f"a message that cannot be decoded: {error}") from error
-        return Frame(message, header.route, self._descriptors.release())
+        return Frame(message, header.route, Descriptors(self._descriptors.release()))
 
     def _payload_targets(self, frame: Frame, length: int) -> list[memoryview]:
         assert self._sink is not None

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import collections
 import hashlib
-import os
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -81,11 +80,8 @@ class Frame:
 
     message: Message
     route: RouteNumber = NO_ROUTE
-    descriptors: list[int] = field(default_factory=list)
+    descriptors: Descriptors = field(default_factory=Descriptors)
     aborted: bool = False
-
-    def __post_init__(self) -> None:
-        self.descriptors = Descriptors(self.descriptors)
 
     def take_descriptor(self) -> int:
         """Hands over the only descriptor. Raises ProtocolError if not exactly one came."""
@@ -97,8 +93,7 @@ class Frame:
 
     def discard(self) -> None:
         """Closes the descriptors that were not taken."""
-        while self.descriptors:
-            os.close(self.descriptors.pop())
+        self.descriptors.close()
 
 
 class Header(NamedTuple):
@@ -201,17 +196,6 @@ def _stamped(length: int, kind: int, total: int, seal: Seal | None) -> int:
     return total if seal is None else seal.stamp(CHUNK_HEADER.pack(length, kind, total))
 
 
-def read_chunk_header(raw: memoryview, *, summed: bool = True) -> ChunkHeader:
-    """Reads a chunk header of a peer. Raises ProtocolError if it is not sound, or has no sum where one is due."""
-    header = ChunkHeader(*CHUNK_HEADER.unpack(raw))
-    if header.kind == ABORT and header.length == 0:
-        return header
-    known = header.kind == DATA or (header.kind == UNSUMMED and not summed)
-    if not known or not 0 < header.length <= CHUNK:
-        raise ProtocolError(f"a chunk of kind {header.kind} with {header.length} bytes is not allowed")
-    return header
-
-
 class Payload(NamedTuple):
     """Bytes that are sent behind a message, from where they lie, and the sums of their chunks, if they are known."""
 
@@ -311,7 +295,7 @@ class ChunkReader:
             self._header_filled += receive_into(self._header[self._header_filled :])
             if self._header_filled < CHUNK_HEADER.size:
                 return
-            self._begin(read_chunk_header(self._header, summed=self._summed))
+            self._begin(ChunkHeader(*CHUNK_HEADER.unpack(self._header)))
             if self._chunk is None:
                 return
         target, chunk = self._targets[0], self._chunk
@@ -326,11 +310,13 @@ class ChunkReader:
 
     def _begin(self, chunk: ChunkHeader) -> None:
         self._header_filled = self._filled = 0
-        if chunk.kind == ABORT:
+        if chunk.kind == ABORT and chunk.length == 0:
             if chunk.total != _stamped(0, ABORT, 0, self._seal):
                 raise ProtocolError("a payload that its sender has not stopped: the seal is wrong")
             self.aborted = True
             self._targets.clear()
+        elif chunk.kind != (DATA if self._summed else UNSUMMED) or not 0 < chunk.length <= CHUNK:
+            raise ProtocolError(f"a chunk of kind {chunk.kind} with {chunk.length} bytes is not allowed")
         elif chunk.length > self._targets[0].nbytes:
             raise ProtocolError(f"a chunk of {chunk.length} bytes for a place of {self._targets[0].nbytes}")
         else:

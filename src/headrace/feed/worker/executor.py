@@ -18,7 +18,7 @@ import socket
 import sys
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -40,7 +40,15 @@ from headrace.feed.wire.remote_errors import remote_error
 from headrace.feed.worker.lane_reader import LaneReaders, with_shards
 from headrace.feed.worker.slices import make_slice
 
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _Content = tuple[str, bytes, str, str, bool, int]  # what decides what a pipeline makes
+
+
+class _OpenPipeline(NamedTuple):
+    """A pipeline that is open, and its readers if it has no count."""
+
+    built: Built
+    lanes: LaneReaders | None
 
 
 class Executor:
@@ -69,11 +77,9 @@ class Executor:
         self._given = given or {}
         self._init = init
         self._seed = 0
-        self._pipelines: dict[PipelineNumber, Built] = {}
+        self._opened: dict[PipelineNumber, _OpenPipeline | messages.RemoteError] = {}  # or why it cannot be opened
         self._built: dict[_Content, tuple[Built, list[tuple[str, int]]]] = {}
-        self._contents: dict[PipelineNumber, _Content] = {}
-        self._lanes: dict[PipelineNumber, LaneReaders] = {}
-        self._broken: dict[PipelineNumber, messages.RemoteError] = {}
+        self._contents: dict[PipelineNumber, _Content] = {}  # also of those that cannot be opened
         self._slabs: dict[SlabNumber, Slab] = {}
         self._queue: list[Frame] = []
 
@@ -129,23 +135,22 @@ class Executor:
             built, shards = self._build(message)
             counted = not message.lanes and hasattr(built.dataset, "__len__")
             length = len(built.dataset) if counted else -1
+            lanes = None
             if message.lanes:
                 init = load_function(message.init, self._roots) if message.init else self._init
-                self._lanes[message.pipeline] = LaneReaders(built.dataset, init)
+                lanes = LaneReaders(built.dataset, init)
         except BaseException as error:  # noqa: BLE001 - the user's code, also its sys.exit(): told with its traceback
-            self._broken[message.pipeline] = remote_error(error)
-            self._send(messages.OpenFailed(message.pipeline, self._broken[message.pipeline]))
+            self._opened[message.pipeline] = reason = remote_error(error)
+            self._send(messages.OpenFailed(message.pipeline, reason))
             return
-        self._broken.pop(message.pipeline, None)
-        self._pipelines[message.pipeline] = built
+        self._opened[message.pipeline] = _OpenPipeline(built, lanes)
         digests = list(getattr(built.dataset, "shard_digests", ()))
         mixing = getattr(built.dataset, "mixing", None)
         computes = numerics() if message.factory else {}  # a trainer's own processes compute alike
         self._send(messages.Opened(message.pipeline, length, built.whole, computes, shards, digests, mixing))
 
     def _close(self, number: PipelineNumber) -> None:
-        for held in (self._pipelines, self._lanes, self._broken):
-            held.pop(number, None)
+        self._opened.pop(number, None)
         content = self._contents.pop(number, None)
         if content is not None and content not in self._contents.values():
             self._built.pop(content, None)
@@ -220,13 +225,13 @@ class Executor:
     # Slices
 
     def _answer(self, request: messages.SliceRequest) -> None:
-        if request.pipeline in self._broken:
-            self._send(messages.Failed(request.number, self._broken[request.pipeline]))
+        opened = self._opened[request.pipeline]
+        if isinstance(opened, messages.RemoteError):
+            self._send(messages.Failed(request.number, opened))
             return
         slab = self._slabs.get(request.slab)
         try:
-            lanes = self._lanes.get(request.pipeline)
-            done, fresh = make_slice(self._pipelines[request.pipeline], request, slab, self._number, lanes)
+            done, fresh = make_slice(opened.built, request, slab, self._number, opened.lanes)
         except Uneven:
             self._send(messages.Unstackable(request.number))
             return
@@ -267,8 +272,7 @@ def executor_main(
     faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-        os.environ[name] = "1"
+    os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(1)

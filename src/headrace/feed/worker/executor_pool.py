@@ -27,8 +27,8 @@ from headrace.feed.wire import messages
 from headrace.feed.wire.framed_connection import FramedConnection, Link
 from headrace.feed.wire.messages import Fork
 from headrace.feed.worker.clients import ServerRequest
+from headrace.feed.worker.executor import THREAD_VARIABLES
 from headrace.feed.worker.executor_rules import DEPTH, Hang
-from headrace.feed.worker.forkserver import THREAD_VARIABLES
 
 
 @dataclass(eq=False)

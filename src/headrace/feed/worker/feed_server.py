@@ -174,7 +174,6 @@ class FeedServer:
         self._ready: Callable[[], None] | None = None
         self._work = WorkMeter(MetricFile(), "", pool.size, pool.pids)
         self._work_queue = WorkQueue(pool, self._tell, options.memory, self._work)
-        self._registered: dict[int, FramedConnection] = {}
         self._clients: list[ClientConnection] = []
         for listener in listeners:
             listener.setblocking(False)
@@ -216,18 +215,15 @@ class FeedServer:
         owners: dict[FramedConnection, object] = {client.channel: client for client in self._clients}
         owners |= {executor.channel: executor for executor in self._pool.executors.values() if not executor.dead}
         owners[self._pool.forkserver] = self._pool
-        for descriptor, channel in list(self._registered.items()):
-            if channel not in owners:
-                self._selector.unregister(descriptor)
-                del self._registered[descriptor]
+        for key in [*self._selector.get_map().values()]:
+            if isinstance(key.fileobj, FramedConnection) and key.fileobj not in owners:
+                self._selector.unregister(key.fileobj)
         for channel, owner in owners.items():
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if channel.wants_write else 0)
-            known = self._registered.get(channel.fileno())
-            if known is None:
-                self._selector.register(channel.fileno(), events, owner)
-                self._registered[channel.fileno()] = channel
-            elif self._selector.get_key(channel.fileno()).events != events:
-                self._selector.modify(channel.fileno(), events, owner)
+            if channel not in self._selector.get_map():
+                self._selector.register(channel, events, owner)
+            elif self._selector.get_key(channel).events != events:
+                self._selector.modify(channel, events, owner)
 
     def _forget_closed(self) -> None:
         for client in [client for client in self._clients if client.closed]:

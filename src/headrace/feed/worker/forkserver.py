@@ -27,8 +27,6 @@ from headrace.feed.wire.messages import Exited, Fork, Forked
 from headrace.feed.worker.executor import executor_main
 from headrace.feed.worker.parent_death import die_with_parent
 
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-
 
 class ForkServer:
     """Forks executors on request of the feed server."""

@@ -22,6 +22,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import msgspec
@@ -151,63 +152,57 @@ class LaneAddress(NamedTuple):
     seed: int
     draw: Draw
 
-
-class _MixedSource(NamedTuple):
-    """A source of a mixture: the opening of that, its name, and how often it was used up before in this epoch."""
-
-    within: LaneOpening | None
-    name: str
-    passes: int
+    @property
+    def decisive(self) -> tuple[object, ...]:
+        """What decides the outputs of a lane of this number, but for the dataset."""
+        draw = self.draw
+        return self.epoch, self.seed, draw.lanes, draw.shuffle, draw.skip, draw.share
 
 
+@dataclass
 class LaneOpening:
     """Opens one lane of a dataset, in one epoch.
 
-    Args:
+    Attributes:
         dataset: that has no count.
         address: of what is asked; its draw says which lane, of how many, and whether rows are shuffled.
         init: `worker_init_fn`.
         shown: whether the dataset sees the lane as a worker.
-        source: where it is a source of a mixture.
-
-    Attributes:
+        within, name, passes: of a source of a mixture: the opening of that, its name, and how often it was used up
+            before in this epoch.
         info: what the dataset is told of the lane.
         skipped: rows that were left out because they raised, and why; None where they are not left out.
         asking: what datasets that are not headrace's own were told, where they should have asked.
     """
 
-    def __init__(
-        self,
-        dataset: Any,
-        address: LaneAddress,
-        init: Callable[[int], None] | None,
-        *,
-        shown: bool,
-        source: _MixedSource | None = None,
-    ) -> None:
-        epoch, seed, draw = address
-        within, self._name, self._passes = source or _MixedSource(None, "", 0)
-        self._dataset, self._epoch, self._seed = dataset, epoch, seed
-        self._draw, self._init, self._shown = draw, init, shown
-        self._key = seeds.stream_key(seed, epoch, draw.lane, _OPENING)
-        inner = dataset
+    dataset: Any
+    address: LaneAddress
+    init: Callable[[int], None] | None
+    shown: bool
+    within: LaneOpening | None = None
+    name: str = ""
+    passes: int = 0
+
+    def __post_init__(self) -> None:
+        draw = self.address.draw
+        self._key = seeds.stream_key(self.address.seed, self.address.epoch, draw.lane, _OPENING)
+        inner = self.dataset
         while isinstance(inner, Packed):
             inner = inner.documents
         self._leaf: Any = None if isinstance(inner, (Stream, MixedStream)) else own_copy(inner)
-        told = self._leaf if self._leaf is not None else dataset
-        self.info = LaneInfo(draw.lane, draw.lanes, int.from_bytes(self._key[:7], "little"), told, shown=shown)
-        outer = within.skipped if within is not None else None
-        self.skipped: LeftOut | None = (
-            (outer.of_source(self._name) if outer is not None else LeftOut()) if draw.skip else None
-        )
-        self.asking: dict[int, LaneInfo] = within.asking if within is not None else {}
-        if self._leaf is not None and within is None:
+        seen = self._leaf if self._leaf is not None else self.dataset
+        self.info = LaneInfo(draw.lane, draw.lanes, int.from_bytes(self._key[:7], "little"), seen, shown=self.shown)
+        self.asking: dict[int, LaneInfo] = self.within.asking if self.within is not None else {}
+        if self._leaf is not None and self.within is None:
             self.asking[0] = self.info
+        outer = self.within.skipped if self.within is not None else None
+        made = LeftOut() if outer is None else outer.of_source(self.name)
+        self.skipped: LeftOut | None = made if draw.skip else None
 
     def key(self, purpose: bytes, number: int) -> bytes:
         """Returns the key of the generators for an output of this lane, or for a document or a sequence of it."""
-        place = number * self._draw.lanes + self._draw.lane
-        return seeds.stream_key(self._seed, self._epoch, place, purpose)
+        epoch, seed, draw = self.address
+        return seeds.stream_key(seed, epoch, number * draw.lanes + draw.lane, purpose)
 
     def set(self, purpose: bytes, number: int) -> None:
         """Sets the generators."""
@@ -222,14 +217,14 @@ class LaneOpening:
         """
         with WorkingFor(self.info):
             seeds.set_generators(self._key)
-            return self._open(self._dataset, start)
+            return self._open(self.dataset, start)
 
     def _open(self, dataset: Any, start: Restart) -> Lane:
-        draw = self._draw
+        epoch, seed, draw = self.address
         if isinstance(dataset, Packed):
             return dataset.lane(lambda start: self._open(dataset.documents, start), start, self.set, self.skipped)
         if isinstance(dataset, MixedStream):
-            key = f"{self._seed}/{self._epoch}/{draw.lane}/mixture".encode()
+            key = f"{seed}/{epoch}/{draw.lane}/mixture".encode()
             parts, names, stretch = dataset.parts, dataset.mixing.names, endless(dataset.mixing.weights, key)
 
             def turns(window: int) -> list[int]:
@@ -245,23 +240,22 @@ class LaneOpening:
                 self.skipped,
             )
         if isinstance(dataset, Stream):
-            if draw.share is not None and self._name and not dataset.rows:
-                raise PipelineError(f"the source {self._name!r} has no rows here", _EVERY_SOURCE)
+            if draw.share is not None and self.name and not dataset.rows:
+                raise PipelineError(f"the source {self.name!r} has no rows here", _EVERY_SOURCE)
             number, lanes = draw.share or (draw.lane, draw.lanes)
-            order = _order(dataset, draw.shuffle, self._seed, self._epoch)
+            order = _order(dataset, draw.shuffle, seed, epoch)
             return dataset.lane(number, lanes, order, start, self.skipped)
-        if self._init is not None:
-            self._init(draw.lane)
+        if self.init is not None:
+            self.init(draw.lane)
         if callable(getattr(self._leaf, "set_epoch", None)):
-            self._leaf.set_epoch(self._epoch + self._passes)
+            self._leaf.set_epoch(epoch + self.passes)
         return DatasetLane(self._leaf, start)
 
     def _source(self, part: Any, number: int, name: str) -> OpenSource:
         def opened(passes: int, start: Restart) -> OpenedSource:
-            own = seeds.stream_key(self._seed, passes, number, SOURCE)
-            address = LaneAddress(self._epoch, int.from_bytes(own[:7], "little"), self._draw)
-            source = _MixedSource(self, name, self._passes + passes)
-            opening = LaneOpening(part, address, self._init, shown=self._shown, source=source)
+            own = seeds.stream_key(self.address.seed, passes, number, SOURCE)
+            address = self.address._replace(seed=int.from_bytes(own[:7], "little"))
+            opening = LaneOpening(part, address, self.init, self.shown, self, name, self.passes + passes)
             lane = opening.opened(start)
             found = lane if opening._leaf is None else _ShownLane(lane, opening, id(part))
             return OpenedSource(found, lambda output: opening.set(SOURCE, output))
@@ -363,28 +357,26 @@ class LaneReaders:
             LaneFailed: the dataset raised.
             PipelineError: its state cannot be kept, or it cannot be copied.
         """
-        try:
-            return self._seeded(epoch, seed, draw, fresh=fresh)
-        except LaneFailed as failed:
-            if not failed.opening:
-                raise
-            told = f"{type(failed.__cause__).__name__}: {text_of(failed.__cause__ or failed)}"
-        whole = msgspec.structs.replace(draw, at=0, token=b"")
-        outputs, drawn = self._seeded(epoch, seed, whole, fresh=fresh)  # raises again if the token was not to blame
-        note = f"the dataset cannot go on from its own state, and a lane was replayed instead: {told}"
-        return outputs, msgspec.structs.replace(drawn, note=note)
-
-    def _seeded(self, epoch: int, seed: int, draw: Draw, *, fresh: bool) -> tuple[list[Any], Drawn]:
+        note = ""
         while True:
             try:
-                return self._draw(epoch, seed, draw, fresh=fresh)
+                outputs, drawn = self._draw(LaneAddress(epoch, seed, draw), fresh=fresh)
             except DrewUnset:  # each generator once
                 continue
+            except LaneFailed as failed:
+                if not failed.opening:
+                    raise
+                cause = failed.__cause__ or failed
+                why = f"{type(cause).__name__}: {text_of(cause)}"
+                note = f"the dataset cannot go on from its own state, and a lane was replayed instead: {why}"
+                draw = msgspec.structs.replace(draw, at=0, token=b"")  # raises again if the token was not to blame
+            else:
+                return outputs, msgspec.structs.replace(drawn, note=note) if note else drawn
 
-    def _draw(self, epoch: int, seed: int, draw: Draw, *, fresh: bool) -> tuple[list[Any], Drawn]:
-        reader, outputs = None, list[Any]()
+    def _draw(self, address: LaneAddress, *, fresh: bool) -> tuple[list[Any], Drawn]:
+        draw, reader, outputs = address.draw, None, list[Any]()
         try:
-            reader = self._open(epoch, seed, draw) if fresh else self._reader(epoch, seed, draw)
+            reader = self._open(address) if fresh else self._reader(address)
             end = time.monotonic() + REPLAY_SECONDS
             with WorkingFor(reader.opening.info), reader.seeds:
                 while reader.at < draw.first and not reader.ended:
@@ -420,19 +412,19 @@ class LaneReaders:
         sources = reader.sources[:rows] if any(reader.sources) else []
         return outputs, Drawn(rows, reader.ended, at, token, 0, note, tokens, padding, sources, reader.skipped)
 
-    def _open(self, epoch: int, seed: int, draw: Draw) -> _Reader:
-        return _Reader(self._dataset, LaneAddress(epoch, seed, draw), self._init, self._seeds, shown=self._shown)
+    def _open(self, address: LaneAddress) -> _Reader:
+        return _Reader(LaneOpening(self._dataset, address, self._init, self._shown), self._seeds)
 
-    def _reader(self, epoch: int, seed: int, draw: Draw) -> _Reader:
+    def _reader(self, address: LaneAddress) -> _Reader:
         """Returns the reader that stands nearest before what is asked for; opens one if the token is nearer."""
-        address, held = _address(epoch, seed, draw), self._readers.setdefault(draw.lane, [])
-        held[:] = [reader for reader in held if reader.address == address]
+        draw, held = address.draw, self._readers.setdefault(address.draw.lane, [])
+        held[:] = [reader for reader in held if reader.opening.address.decisive == address.decisive]
         nearest: _Reader | None = None
         for reader in held:
             if reader.at <= draw.first and (reader.ended or reader.at >= draw.at):
                 nearest = reader if nearest is None or reader.at > nearest.at else nearest
         if nearest is None:
-            nearest = self._open(epoch, seed, draw)
+            nearest = self._open(address)
         else:
             held.remove(nearest)
         held.append(nearest)
@@ -444,18 +436,12 @@ def _next(iterator: Iterator[Any]) -> Any:
     return next(iterator, _END)
 
 
-def _address(epoch: int, seed: int, draw: Draw) -> tuple[object, ...]:
-    """Returns what decides the outputs of a lane of this number, but for the dataset."""
-    return epoch, seed, draw.lanes, draw.shuffle, draw.skip, draw.share
-
-
 class _Reader:
     """An open lane.
 
     Attributes:
         at: number of the output that comes next.
         ended: whether there is none.
-        address: what decides the lane's outputs, but for the dataset.
         opening: how it was opened.
         seeds: outputs are made within it.
         untried: whether it was opened at a token, and has made nothing since.
@@ -463,25 +449,15 @@ class _Reader:
         skipped: see `Drawn`, since this was set to [].
     """
 
-    def __init__(
-        self,
-        dataset: Any,
-        address: LaneAddress,
-        init: Callable[[int], None] | None,
-        seeds: SampleSeeds,
-        *,
-        shown: bool,
-    ) -> None:
-        self._seeds, draw = seeds, address.draw
+    def __init__(self, opening: LaneOpening, seeds: SampleSeeds) -> None:
+        self.opening, self._seeds, draw = opening, seeds, opening.address.draw
         self.at, self.ended, self.untried = draw.at, False, bool(draw.token)
         self.tokens, self.padding, self.sources = list[int](), list[int](), list[str]()
         self.skipped = list[tuple[int | str, str, int]]()
-        self.address = _address(*address)
-        self.opening = LaneOpening(dataset, address, init, shown=shown)
         start = Restart(unpacked(draw.token), draw.at) if draw.token else BEGINNING
-        self._iterator = self.opening.opened(start)
+        self._iterator = opening.opened(start)
         self.seeds: AbstractContextManager[None] = nullcontext() if self._iterator.seeds_itself else seeds
-        self._left_out = self.opening.skipped.rows if self.opening.skipped is not None else []
+        self._left_out = opening.skipped.rows if opening.skipped is not None else []
         self._left_out.clear()  # before the place where it was opened: they were told
 
     def next(self, outputs: list[Any] | None = None) -> None:

@@ -59,8 +59,13 @@ def made_bytes(request: messages.SliceRequest, done: messages.Done) -> int:
     """Returns the bytes of a slice; where its rows are not stacked, at most as many as its slab has."""
     if not done.layout:
         return done.size
-    layout = decode_layout(done.layout)
-    return sum(layout.size(batch.last - batch.first) for batch in request.batches)
+    return _stacked_bytes(done.layout, request)
+
+
+def _stacked_bytes(layout: bytes, request: messages.SliceRequest) -> int:
+    """Returns the bytes of a request's rows as `own_blocks`."""
+    decoded = decode_layout(layout)
+    return sum(decoded.size(batch.last - batch.first) for batch in request.batches)
 
 
 def is_empty(request: messages.SliceRequest, done: messages.Done) -> bool:
@@ -122,8 +127,7 @@ class Staging:
         """
         size = self._batch_bytes.get(pipeline, 0) * len(request.batches)
         if request.layout:
-            layout = decode_layout(request.layout)
-            size = max(1, sum(layout.size(batch.last - batch.first) for batch in request.batches))
+            size = max(1, _stacked_bytes(request.layout, request))
         if not size or request.check == messages.SUM:
             return NO_SLAB
         held = self.held(job)
