@@ -243,7 +243,18 @@ def _declared(tree: ast.AST) -> tuple[list[_Option], list[str]]:
     return options, notes
 
 
-def _called(node: ast.AST) -> str:
+def _option(
+    name: str, value: ast.AST | None, unfit: str, required: bool, keywords: Mapping[str | None, ast.expr]
+) -> _Option:
+    name = name.partition("/")[0].lstrip("-")
+    return _Option(name, _literal(value), _variable(value), unfit, required, _help(keywords.get("help")))
+
+
+def _keywords(call: ast.AST | None) -> dict[str | None, ast.expr]:
+    return {word.arg: word.value for word in call.keywords} if isinstance(call, ast.Call) else {}
+
+
+def _called(node: ast.AST | None) -> str:
     """Returns the last name of what a node calls; empty when it calls nothing."""
     return getattr(node.func, "attr", getattr(node.func, "id", "")) if isinstance(node, ast.Call) else ""
 
@@ -261,8 +272,7 @@ def _argument(node: ast.AST, click: bool = False) -> _Option | None:
     """Returns what a call of `add_argument`, or a decorator of click's, says; None of what it computes."""
     if not isinstance(node, ast.Call):
         return None
-    names = [_text(each) for each in node.args]
-    keywords = {word.arg: word.value for word in node.keywords}
+    names, keywords = [_text(argument) for argument in node.args], _keywords(node)
     if not names or not all(names):
         return None
     name = next((each for each in names if each.startswith("--")), names[0])
@@ -281,8 +291,7 @@ def _argument(node: ast.AST, click: bool = False) -> _Option | None:
     required = _literal(keywords.get("required")) is True
     if not name.startswith("-") and not required:
         required = "required" not in keywords and value is None if click else "nargs" not in keywords
-    name = name.partition("/")[0].lstrip("-")
-    return _Option(name, _literal(value), _variable(value), unfit, required, _help(keywords.get("help")))
+    return _option(name, value, unfit, required, keywords)
 
 
 def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[_Option]:
@@ -293,33 +302,18 @@ def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[_O
     for parameter, written in zip([*plain, *arguments.kwonlyargs], defaults, strict=True):
         default = written
         of_type, declared = _annotated(parameter.annotation)
-        names = [_text(each) for each in declared.args] if declared else []
-        if declared is None and _called(default) in ("Option", "Argument"):  # type: ignore[arg-type]
-            declared = default  # type: ignore[assignment]
-            assert declared is not None
-            words = {word.arg: word.value for word in declared.keywords}
-            names = [_text(each) for each in declared.args[1:]]
-            default = declared.args[0] if declared.args else words.get("default")
+        names = [_text(argument) for argument in declared.args] if declared else []
+        if declared is None and isinstance(default, ast.Call) and _called(default) in ("Option", "Argument"):
+            declared, names = default, [_text(argument) for argument in default.args[1:]]
+            default = default.args[0] if default.args else _keywords(default).get("default")
         if re.search(r"\bContext\b", of_type):
             continue
         missing = default is None or (isinstance(default, ast.Constant) and default.value is ...)
-        unfit = ""
-        if _called(declared) == "Argument" or (declared is None and missing):  # type: ignore[arg-type]
+        unfit = _FLAG if of_type == "bool" else _SEVERAL if _is_many(of_type) else ""
+        if _called(declared) == "Argument" or (declared is None and missing):
             unfit = _NAMELESS
-        elif of_type == "bool":
-            unfit = _FLAG
-        name = next((each for each in names if each.startswith("--")), parameter.arg.replace("_", "-"))
-        words = {word.arg: word.value for word in declared.keywords} if declared else {}
-        value = None if missing else default
-        unfit = unfit or (_SEVERAL if _is_many(of_type) else "")
-        yield _Option(
-            name.partition("/")[0].lstrip("-"),
-            _literal(value),
-            _variable(value),
-            unfit,
-            missing,
-            _help(words.get("help")),
-        )
+        name = next((text for text in names if text.startswith("--")), parameter.arg.replace("_", "-"))
+        yield _option(name, None if missing else default, unfit, missing, _keywords(declared))
 
 
 def _fields(
@@ -334,21 +328,18 @@ def _fields(
         if not (isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)):
             continue
         of_type, value, keywords = ast.unparse(node.annotation), node.value, dict[str | None, ast.expr]()
-        if _called(value) in ("field", "HfArg"):  # type: ignore[arg-type]
-            assert isinstance(value, ast.Call)
-            keywords = {word.arg: word.value for word in value.keywords}
+        if _called(value) in ("field", "HfArg"):
+            keywords = _keywords(value)
             value = keywords.get("default", keywords.get("default_factory"))
         if of_type.startswith("ClassVar") or _literal(keywords.get("init")) is False:
             continue
-        default = _UNKNOWN if "default_factory" in keywords else _literal(value)
-        told = keywords.get("help")
         if isinstance(metadata := keywords.get("metadata"), ast.Dict):
-            told = next(
-                (item for key, item in zip(metadata.keys, metadata.values, strict=True) if _text(key) == "help"), told
-            )
+            items = zip(metadata.keys, metadata.values, strict=True)
+            keywords |= {_text(key): item for key, item in items if _text(key) == "help"}
         unfit = _FLAG if tyro and of_type == "bool" else _SEVERAL if _is_many(of_type) else ""
         name = node.target.id.replace("_", "-") if tyro else node.target.id
-        yield _Option(name, default, _variable(value), unfit, value is None, _help(told))
+        option = _option(name, value, unfit, value is None, keywords)
+        yield option._replace(default=_UNKNOWN) if "default_factory" in keywords else option
 
 
 def _annotated(annotation: ast.expr | None) -> tuple[str, ast.Call | None]:
