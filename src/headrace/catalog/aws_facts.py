@@ -208,8 +208,10 @@ def find_image(framework: str, version: str) -> FrameworkImage | None:
     >>> find_image("pytorch", "2.5")
     FrameworkImage(framework='pytorch', version='2.5.1', python='py311')
     """
-    known = VERSIONS[framework]
+    versions = VERSIONS[framework]
     full = (
-        version if version in known else next((each for each in reversed(known) if each.startswith(f"{version}.")), "")
+        version
+        if version in versions
+        else next((listed for listed in reversed(versions) if listed.startswith(f"{version}.")), "")
     )
-    return FrameworkImage(framework, full, known[full]) if full else None
+    return FrameworkImage(framework, full, versions[full]) if full else None

@@ -60,8 +60,10 @@ def parse(lines: Iterable[str]) -> dict[str, InstanceShape | None]:
         name = row["instance_type"]
         if name in table:
             raise ValueError(f"{name} comes twice")
-        known = bool(row["vcpus"])
-        table[name] = InstanceShape(int(row["vcpus"]), float(row["memory_gib"]), int(row["gpus"])) if known else None
+        has_shape = bool(row["vcpus"])
+        table[name] = (
+            InstanceShape(int(row["vcpus"]), float(row["memory_gib"]), int(row["gpus"])) if has_shape else None
+        )
     return table
 
 
@@ -104,18 +106,18 @@ def hint_for(name: str) -> str:
     full = full if full.startswith("ml.") else f"ml.{full}"
     family, _, size = full.removeprefix("ml.").partition(".")
     if not size:
-        begin_so = sorted((known for known in KNOWN if known.startswith(full)), key=_by_size)
+        begin_so = sorted((other for other in KNOWN if other.startswith(full)), key=_by_size)
         return f"there are {', '.join(begin_so)}" if family and begin_so else "e.g. 'ml.c5.xlarge'"
     near = difflib.get_close_matches(full, sorted(KNOWN), n=1, cutoff=0.8)
-    sizes = [known.rpartition(".")[2] for known in sorted(KNOWN, key=_by_size) if known.startswith(f"ml.{family}.")]
+    sizes = [other.rpartition(".")[2] for other in sorted(KNOWN, key=_by_size) if other.startswith(f"ml.{family}.")]
     words = [f"did you mean {near[0]!r}?"] if near else []
     words += [f"ml.{family} has {', '.join(sizes)}"] if sizes and full not in KNOWN else []
     return " ".join(words) or "e.g. 'ml.c5.xlarge'"
 
 
 def _by_size(name: str) -> tuple[str, int, str]:
-    known = _SHAPES.get(name)
-    return name.rpartition(".")[0], 0 if known is None else known.vcpus, name
+    size = _SHAPES.get(name)
+    return name.rpartition(".")[0], 0 if size is None else size.vcpus, name
 
 
 def speed(name: str) -> InstanceSpeed:

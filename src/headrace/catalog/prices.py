@@ -82,7 +82,7 @@ def parse(lines: Iterable[str]) -> tuple[Price, ...]:
     Raises:
         ValueError: a column that is missing, a price or a date that is none, or a row that stands twice.
     """
-    found: dict[tuple[str, str, str, str], Price] = {}
+    prices_by_key: dict[tuple[str, str, str, str], Price] = {}
     rows = csv.DictReader(line for line in lines if not line.startswith("#"))
     missing = [name for name in COLUMNS if name not in (rows.fieldnames or ())]
     if missing:
@@ -90,10 +90,10 @@ def parse(lines: Iterable[str]) -> tuple[Price, ...]:
     for row in rows:
         price = _price(row)
         key = (price.instance_type, price.service, price.region, price.as_of)
-        if key in found:
+        if key in prices_by_key:
             raise ValueError(f"{' '.join(key)} comes twice")
-        found[key] = price
-    return tuple(found.values())
+        prices_by_key[key] = price
+    return tuple(prices_by_key.values())
 
 
 def _price(row: Mapping[str, str | None]) -> Price:
@@ -170,23 +170,25 @@ def own_prices() -> tuple[Price, ...]:
 def _table(_: object) -> _Table:
     own = own_prices()
     rows = (*own, *packaged())
-    found: dict[tuple[str, str, str], tuple[tuple[bool, Price], ...]] = {}
+    by_key: dict[tuple[str, str, str], tuple[tuple[bool, Price], ...]] = {}
     for number, price in enumerate(rows):
         key = (price.instance_type, price.region, price.service)
-        found[key] = (*found.get(key, ()), (number < len(own), price))
+        by_key[key] = (*by_key.get(key, ()), (number < len(own), price))
     services = {price.service for price in rows}
-    regions = {each: tuple(sorted({price.region for price in rows if price.service == each})) for each in services}
-    return _Table(rows, found, regions)
+    regions = {
+        service: tuple(sorted({price.region for price in rows if price.service == service})) for service in services
+    }
+    return _Table(rows, by_key, regions)
 
 
 def _known() -> _Table:
     """Returns the table; a list that has changed since is read again, as a process that lives long needs it."""
     path = own_list()
     try:
-        known = path.stat()
+        status = path.stat()
     except OSError:
         return _table(path)
-    return _table((path, known.st_mtime_ns, known.st_size, known.st_ino))
+    return _table((path, status.st_mtime_ns, status.st_size, status.st_ino))
 
 
 def prices() -> tuple[Price, ...]:
@@ -210,9 +212,9 @@ def price_of(
     Raises:
         UsageError: the user's own list cannot be read.
     """
-    known = _known().by_key.get((instance_type, region, service), ())
-    in_time = [(own, price) for own, price in known if on is None or last_day(price.as_of) <= on]
-    newest = max(in_time, key=lambda each: (each[0], last_day(each[1].as_of)), default=None)
+    entries = _known().by_key.get((instance_type, region, service), ())
+    in_time = [(own, price) for own, price in entries if on is None or last_day(price.as_of) <= on]
+    newest = max(in_time, key=lambda entry: (entry[0], last_day(entry[1].as_of)), default=None)
     return None if newest is None else newest[1]
 
 
@@ -320,16 +322,16 @@ def newest(rows: Iterable[Mapping[str, str]], read_on: str) -> tuple[Price, ...]
     Raises:
         ValueError: a rate of training that is no price.
     """
-    found: dict[tuple[str, str], Price] = {}
+    by_type: dict[tuple[str, str], Price] = {}
     for row in rows:
         match = _USAGE.fullmatch(row["usage"])
         if match is None or not row["region"] or not row["amount"]:  # another product, or another currency
             continue
         price = _offered_price(match[1], row, read_on)
-        before = found.get((price.instance_type, price.region))
+        before = by_type.get((price.instance_type, price.region))
         if price.price > 0 and (before is None or before.as_of <= price.as_of):
-            found[price.instance_type, price.region] = price
-    return tuple(found[key] for key in sorted(found))
+            by_type[price.instance_type, price.region] = price
+    return tuple(by_type[key] for key in sorted(by_type))
 
 
 def _offered_price(instance_type: str, row: Mapping[str, str], read_on: str) -> Price:
@@ -405,16 +407,16 @@ def read_price_file(path: Path, today: str) -> tuple[Price, ...]:
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
-        found = offer_prices(text, today) if text.lstrip().startswith("{") else parse(text.splitlines())
+        prices_read = offer_prices(text, today) if text.lstrip().startswith("{") else parse(text.splitlines())
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}", "give the path of a price list") from error
     except ValueError as error:  # UnicodeDecodeError is one
         hint = "give AWS's offer file of AmazonSageMaker in JSON, or a table with headrace's columns"
         raise UsageError(f"{path} is no price list: {error}", hint) from error
-    if not found:
+    if not prices_read:
         hint = "usage types of training are such as USE1-Train:ml.m5.large"
         raise UsageError(f"{path} has no price of training", hint)
-    return found
+    return prices_read
 
 
 def updated(new: Sequence[Price]) -> tuple[Price, ...]:
@@ -433,13 +435,13 @@ def changes(new: Sequence[Price]) -> tuple[PriceChange, ...]:
     Raises:
         UsageError: the list that is there cannot be read.
     """
-    found: dict[tuple[str, str, str], PriceChange] = {}
+    changed: dict[tuple[str, str, str], PriceChange] = {}
     for price in sorted(new, key=_key):  # the newest of a type and region comes last
         before = price_of(price.instance_type, price.region, service=price.service)
         if before is None or before.price != price.price:
             key = (price.instance_type, price.service, price.region)
-            found[key] = PriceChange(*key, before, price)
-    return tuple(found.values())
+            changed[key] = PriceChange(*key, before, price)
+    return tuple(changed.values())
 
 
 def write_list(rows: Sequence[Price], today: str) -> Path:

@@ -66,9 +66,9 @@ class _Channels(dict[str, str]):
         self._where = where
 
     def __missing__(self, name: str) -> NoReturn:
-        there = ", ".join(repr(channel) for channel in sorted(self)) or "none"
+        channels = ", ".join(repr(channel) for channel in sorted(self)) or "none"
         raise UnknownChannel(
-            f"no channel {name!r} on {self._where}; its channels: {there}",
+            f"no channel {name!r} on {self._where}; its channels: {channels}",
             "name it under `inputs` in the job file; a channel with instance_group_names exists in those groups only",
         )
 

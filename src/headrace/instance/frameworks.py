@@ -276,8 +276,8 @@ def _servers(plan: LaunchPlan) -> Iterator[TfDataServer]:
 
 
 def _next(plan: LaunchPlan, port: int) -> int:
-    taken = {plan.ports.control, plan.ports.feed, *map(plan.master_port_of, plan.distributions)}
+    reserved = {plan.ports.control, plan.ports.feed, *map(plan.master_port_of, plan.distributions)}
     port += 1
-    while port in taken:
+    while port in reserved:
         port += 1
     return port

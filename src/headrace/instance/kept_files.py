@@ -155,10 +155,10 @@ def _below(
         yield Entry(below.rstrip("/"), LOST, folder, target=error.strerror or str(error))
         return
     inner = (*above, (status.st_dev, status.st_ino))
-    for each in names:
-        if is_temporary(each):
+    for child in names:
+        if is_temporary(child):
             continue
-        path, name = folder / each, below + each
+        path, name = folder / child, below + child
         try:
             entry = _entry(base, path, name, links, top)
             if entry.kind == FOLDER:

@@ -425,8 +425,8 @@ class LaunchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         the hosts of all worlds.
         """
         port = self.ports.master
-        for each in self.distributions:
-            if each == world:
+        for other in self.distributions:
+            if other == world:
                 break
             port += 1
             while port in (self.ports.control, self.ports.feed):

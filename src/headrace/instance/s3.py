@@ -120,10 +120,10 @@ class S3:
     def key(self) -> tuple[str, str, str | None]:
         """Returns key id, secret and token, renewed where they end. Raises UsageError if there are none."""
         with self.told("s3://"):
-            found = self._core.get_credentials()
-            if found is None:
+            credentials = self._core.get_credentials()
+            if credentials is None:
                 raise self._errors.NoCredentialsError
-            frozen = found.get_frozen_credentials()
+            frozen = credentials.get_frozen_credentials()
             return frozen.access_key, frozen.secret_key, frozen.token
 
     @property
@@ -341,16 +341,16 @@ def _of_answer(response: dict[str, Any], uri: str, verb: str) -> HeadraceError:
     """Turns an error that the service answered into one of headrace."""
     fault = response.get("Error", {})
     code, words = str(fault.get("Code", "")), str(fault.get("Message", ""))
-    told = f"{uri} cannot be {verb}: {code} {words}".rstrip()
+    text = f"{uri} cannot be {verb}: {code} {words}".rstrip()
     if code in _MISSING:
         what = "bucket" if code == "NoSuchBucket" or uri.count("/") < 3 else "object"
         return ObjectMissing(f"{uri}: there is no such {what}", "check the name, and the account that it is asked of")
     if code in _CHANGED:
         return ObjectChanged(f"{uri} changed while it was read", "do not change data that a running job reads")
     if fault_of(code) in (AwsFault.BAD_KEYS, AwsFault.EXPIRED):
-        return StorageError(told, f"the credentials are wrong or too old: {_SET_CREDENTIALS}")
+        return StorageError(text, f"the credentials are wrong or too old: {_SET_CREDENTIALS}")
     if fault_of(code) is AwsFault.DENIED:
-        return StorageError(told, "these credentials may not do that: ask for s3:ListBucket, GetObject and PutObject")
+        return StorageError(text, "these credentials may not do that: ask for s3:ListBucket, GetObject and PutObject")
     if code in _REGION:
-        return StorageError(told, "the bucket is in another region: set AWS_REGION")
-    return StorageError(told)
+        return StorageError(text, "the bucket is in another region: set AWS_REGION")
+    return StorageError(text)

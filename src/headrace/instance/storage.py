@@ -73,9 +73,9 @@ def local_path(uri: str, base: str | os.PathLike[str] = ".") -> Path:
     path = uri.removeprefix(FILE_SCHEME)
     if "://" in path:
         raise UsageError(f"{uri!r}: headrace cannot read or write there", "use a path, file:// or s3://")
-    found = Path(base, path).absolute()
-    behind = len(found.parts) - 1 - found.parts[::-1].index("..") if ".." in found.parts else -1
-    return Path(os.path.realpath(Path(*found.parts[: behind + 1])), *found.parts[behind + 1 :]) if behind > 0 else found
+    parts = Path(base, path).absolute().parts
+    behind = len(parts) - parts[::-1].index("..") if ".." in parts else 0
+    return Path(os.path.realpath(Path(*parts[:behind])), *parts[behind:]) if behind else Path(*parts)
 
 
 def local_object(path: str | os.PathLike[str]) -> Object:
@@ -165,14 +165,14 @@ class Store:
         """
         if is_s3(uri):
             bucket, prefix = split(uri)
-            found = [
+            objects = [
                 Object(f"{S3_SCHEME}{bucket}/{key}", key, size, etag)
                 for key, size, etag in self._s3.list(bucket, prefix)
             ]
             # Directory buckets, and some servers, do not sort.
-            return sorted(found, key=lambda each: each.key.encode())
+            return sorted(objects, key=lambda item: item.key.encode())
         with told(uri):
-            return sorted(list_files(local_path(uri), uri.endswith("/")), key=lambda each: os.fsencode(each.key))
+            return sorted(list_files(local_path(uri), uri.endswith("/")), key=lambda item: os.fsencode(item.key))
 
     def first(self, uri: str) -> Object | None:
         """Returns some object whose place begins with `uri`; None when there is none. One request, in S3.
@@ -184,8 +184,8 @@ class Store:
         if not is_s3(uri):
             return next(iter(self.list(uri)), None)
         bucket, prefix = split(uri)
-        found = next(self._s3.list(bucket, prefix), None)
-        return found and Object(f"{S3_SCHEME}{bucket}/{found[0]}", *found)
+        entry = next(self._s3.list(bucket, prefix), None)
+        return entry and Object(f"{S3_SCHEME}{bucket}/{entry[0]}", *entry)
 
     def names(self, uri: str, after: str = "") -> Sequence[str]:
         """Returns the names of the objects directly in a folder, sorted by their UTF-8 bytes; none if it is not there.
@@ -200,8 +200,8 @@ class Store:
         """
         if is_s3(uri):
             bucket, prefix = split(join(uri, ""))
-            found = (key for key, _, _ in self._s3.list(bucket, prefix, after and prefix + after))
-            names = [key[len(prefix) :] for key in found if "/" not in key[len(prefix) :]]
+            keys = (key for key, _, _ in self._s3.list(bucket, prefix, after and prefix + after))
+            names = [key[len(prefix) :] for key in keys if "/" not in key[len(prefix) :]]
         else:
             names = [entry.name for entry in _entries(uri) if entry.is_file() and not is_temporary(entry.name)]
         return sorted((name for name in names if name > after), key=os.fsencode)
@@ -377,9 +377,9 @@ class Store:
             StorageError, UsageError: something cannot be listed or removed.
         """
         if is_s3(folder):
-            for each in self.list(join(folder, "")):
-                if each.uri not in kept:
-                    self.remove(each.uri)
+            for item in self.list(join(folder, "")):
+                if item.uri not in kept:
+                    self.remove(item.uri)
             return
         with told(folder, "removed"):
             for root, folders, files in os.walk(local_path(folder), topdown=False, onerror=_not_missing):

@@ -102,13 +102,13 @@ def copy_code(source: Path, target: Path) -> None:
         OSError: something cannot be read or written.
     """
     target.mkdir(exist_ok=True)
-    there = {entry.name for entry in target.iterdir()}
+    present = {entry.name for entry in target.iterdir()}
     with os.scandir(source) as entries:
         for entry in entries:
             path, copy = Path(entry.path), target / entry.name
             if entry.is_dir(follow_symlinks=False):
                 copy_code(path, copy)
-            elif entry.name in there:
+            elif entry.name in present:
                 if not _same(path, copy):
                     raise FileExistsError(f"{copy} is there already, and is not {path}")
             elif entry.is_symlink():

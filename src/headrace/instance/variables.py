@@ -100,8 +100,8 @@ def _search_path(code: Path, user: Mapping[str, str], inherited: Mapping[str, st
 
 def inherited_search_path(inherited: Mapping[str, str]) -> list[str]:
     """Returns what of an agent's PYTHONPATH is not there for headrace only, as absolute paths."""
-    there = [str(Path(entry).absolute()) for entry in inherited.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    return [entry for entry in there if entry not in (toolkit.SEARCH_PATH, inherited.get(PACKAGE_ENTRY))]
+    entries = [str(Path(entry).absolute()) for entry in inherited.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    return [entry for entry in entries if entry not in (toolkit.SEARCH_PATH, inherited.get(PACKAGE_ENTRY))]
 
 
 def _cluster_variables(env: Environment, plan: LaunchPlan | None) -> dict[str, str]:

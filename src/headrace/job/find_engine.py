@@ -32,20 +32,20 @@ def find_engine(name: str, function: str = "") -> object:
     Raises:
         EngineRefused: no such engine is installed, it cannot be imported, or it does not have the function.
     """
-    found = {point.value: point for point in entry_points(group=GROUP, name=name)}
-    if not found:
+    points = {point.value: point for point in entry_points(group=GROUP, name=name)}
+    if not points:
         names = ", ".join(engine_names())
         near = difflib.get_close_matches(name, engine_names(), n=1)
         advice = f"did you mean {near[0]}?" if near else "another one comes with a package: install that"
-        there = f"there is: {names}; {advice}"
-        hint = there if names else "headrace is not installed in this Python, only found on its path: pip install it"
+        choices = f"there is: {names}; {advice}"
+        hint = choices if names else "headrace is not installed in this Python, only found on its path: pip install it"
         raise EngineRefused(f"no engine is called {name!r}", hint=hint)
-    if len(found) > 1:
+    if len(points) > 1:
         raise EngineRefused(
-            f"{len(found)} engines are called {name!r}: {', '.join(sorted(found))}",
+            f"{len(points)} engines are called {name!r}: {', '.join(sorted(points))}",
             hint="uninstall the package of one of them",
         )
-    (point,) = found.values()
+    (point,) = points.values()
     engine = _load(point)
     if function and not callable(getattr(engine, function, None)):
         raise EngineRefused(

@@ -298,10 +298,10 @@ class Job(Structure):
                 "a script that imports with a dot is started as a module of its package: "
                 f"give source_dir {source_dir!r} and entry_point {entry_point!r}"
             )
-        found = local_files.left_beside(self.scripts, self.base_path, self.dependencies, lines)
-        if found is None:
+        missed = local_files.left_beside(self.scripts, self.base_path, self.dependencies, lines)
+        if missed is None:
             return ""
-        module, script = found
+        module, script = missed
         folder, name = os.path.split(script)
         return (
             f"{module} lies beside {name}, but without source_dir the script alone is copied: "
@@ -348,14 +348,14 @@ class Job(Structure):
             RunInterrupted: Ctrl-C; the run was stopped, and the program ends.
         """
         job = self._changed(engine, role, output_path, region)
-        found = cast(_Engine, find_engine(engine, "start"))
+        starter = cast(_Engine, find_engine(engine, "start"))
         if detach or not wait:
-            handle = job._started(found, detach)
+            handle = job._started(starter, detach)
             if wait:
                 wait_for_success(handle, logs=logs, job=job)
             return handle
         with CtrlC() as ctrl_c:
-            handle = job._started(found, detach)
+            handle = job._started(starter, detach)
             ctrl_c.stops(handle)
             wait_for_success(handle, logs=logs, job=job)
         return handle

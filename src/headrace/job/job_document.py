@@ -177,16 +177,16 @@ def _compose(text: str) -> Node | None:
 
 def _is_cut(node: Node | None, text: str) -> bool:
     """Tells whether a scalar says less than the text that it was read from: a comment, an anchor, a block's mark."""
-    said = text.strip()
+    written = text.strip()
     if node is None:
-        return bool(said)
+        return bool(written)
     if not isinstance(node, ScalarNode) or node.tag not in _READ:
         if isinstance(node, (SequenceNode, MappingNode)) and node.flow_style and text[node.end_mark.index :].strip():
             raise ValueError(f"{text[node.end_mark.index :].strip()!r} stands behind the value")
         return False
     if node.style in ("'", '"'):
-        return not said[:1] == node.style == said[-1:]
-    return bool(node.value != said)
+        return not written[:1] == node.style == written[-1:]
+    return bool(node.value != written)
 
 
 class _Builder:
@@ -240,14 +240,14 @@ class _Builder:
                 self._refuse((*path, "?"), "keys must be text")
                 continue
             key = _paired(key_node.value)
-            here = (*path, key)
+            place = (*path, key)
             if key == "<<" and not key_node.style:
-                self._document.lines.setdefault(here, line)
-                self._refuse(here, "merge keys are not supported", "write the keys out")
+                self._document.lines.setdefault(place, line)
+                self._refuse(place, "merge keys are not supported", "write the keys out")
             elif key in result:
-                self._twice(here, line)
+                self._twice(place, line)
             else:
-                result[key] = self.build(value_node, here, line)
+                result[key] = self.build(value_node, place, line)
         return result
 
     def _twice(self, path: Path, line: int) -> None:
@@ -416,7 +416,7 @@ def _set(result: Overridden, path: Path, value: object, text: str, *, once: bool
     if once and any(old[: len(final)] == final for old in earlier):
         raise ValueError("is given twice: it takes the place of what is given before for it, or for a part of it")
     # What an earlier override wrote below this place is gone.
-    result.texts = {old: said for old, said in result.texts.items() if old[: len(final)] != final} | {final: text}
+    result.texts = {old: by for old, by in result.texts.items() if old[: len(final)] != final} | {final: text}
 
 
 def _copied(value: object) -> object:

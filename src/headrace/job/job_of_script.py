@@ -125,10 +125,10 @@ def _data_hosts(code: str) -> Iterator[str]:
 
 def _options(script: Path, tree: ast.AST) -> Iterator[str]:
     """Yields hyperparameters and inputs."""
-    given, channels, empty = list[str](), dict[str, str](), True
+    lines, channels, empty = list[str](), dict[str, str](), True
     options, notes = _declared(tree)
     read = dict.fromkeys(node.value for node in ast.walk(tree) if _text(node).startswith(_CHANNEL))  # type: ignore[attr-defined]
-    named = [str(each)[len(_CHANNEL) :].lower() for each in read]
+    named = [str(variable_name)[len(_CHANNEL) :].lower() for variable_name in read]
     named += [_text(node.args[0]) for node in ast.walk(tree) if _is_call_of(node, "channel")]
     for name in dict.fromkeys(named):
         channels[name] = name if name and (script.parent / name).exists() else ""
@@ -138,25 +138,25 @@ def _options(script: Path, tree: ast.AST) -> Iterator[str]:
         comment, place = f"  # {option.help}" if option.help else "", _place(script.parent, option)
         if option.unfit:
             needed = ", and the script needs it" if option.required else ""
-            given.append(
+            lines.append(
                 f"  # {option.name}: {option.unfit}: only a `command` in place of entry_point gives it{needed}"
             )
         elif place is not None:
             empty = False
             channel, (channels[channel], file) = re.sub(r"[^A-Za-z0-9._-]", "-", option.name), place
-            given.append(f"  {_yaml(option.name)}: {_yaml('/'.join(['/opt/ml/input/data', channel, *file]))}{comment}")
+            lines.append(f"  {_yaml(option.name)}: {_yaml('/'.join(['/opt/ml/input/data', channel, *file]))}{comment}")
         elif option.variable:
-            given.append(f"  # {option.name}: ${option.variable} unless it is given")
+            lines.append(f"  # {option.name}: ${option.variable} unless it is given")
         elif option.required or option.default is None or option.default is _UNKNOWN:
             why = "the script needs it" if option.required else "the script has its own default"
-            given.append(f"  # {_yaml(option.name)}:  # {why}{': ' if option.help else ''}{option.help}")
+            lines.append(f"  # {_yaml(option.name)}:  # {why}{': ' if option.help else ''}{option.help}")
         else:
             empty = False
-            given.append(f"  {_yaml(option.name)}: {_yaml(option.default)}{comment}")
+            lines.append(f"  {_yaml(option.name)}: {_yaml(option.default)}{comment}")
     yield from notes
-    if given:
+    if lines:
         yield "# Become arguments, --name value; for one run: headrace run job.yaml --set hyperparameters.NAME=VALUE"
-        yield from ("# hyperparameters:" if empty else "hyperparameters:", *given)
+        yield from ("# hyperparameters:" if empty else "hyperparameters:", *lines)
     if channels:
         yield "# Data, which a host finds in /opt/ml/input/data/NAME and SM_CHANNEL_NAME: a path, or s3://"
         yield "inputs:" if any(channels.values()) else "# inputs:"
@@ -204,7 +204,7 @@ def _declared(tree: ast.AST) -> tuple[list[_Option], list[str]]:
     """Returns the options that a script declares, by argparse, click, typer and dataclasses (Hugging Face's parser,
     tyro), and comments on what cannot be seen in its text."""
     nodes = list(ast.walk(tree))
-    imported = {each.name.partition(".")[0] for node in nodes if isinstance(node, ast.Import) for each in node.names}
+    imported = {alias.name.partition(".")[0] for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     imported |= {(node.module or "").partition(".")[0] for node in nodes if isinstance(node, ast.ImportFrom)}
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     classes = {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
@@ -222,7 +222,9 @@ def _declared(tree: ast.AST) -> tuple[list[_Option], list[str]]:
         run = {name for node in nodes if _called(node) == "run" for name in _first_names(node)}
         commands = [node for node in functions if node.name in run or _is_subcommand(node)]
         below = "an option of a subcommand" if len(commands) > 1 else ""
-        options += (option._replace(unfit=below or option.unfit) for each in commands for option in _parameters(each))
+        options += (
+            option._replace(unfit=below or option.unfit) for command in commands for option in _parameters(command)
+        )
     for node in nodes:
         if _called(node) == _HF or (_called(node) == _TYRO and "tyro" in imported):
             for name in _first_names(node):
@@ -275,7 +277,7 @@ def _argument(node: ast.AST, click: bool = False) -> _Option | None:
     names, keywords = [_text(argument) for argument in node.args], _keywords(node)
     if not names or not all(names):
         return None
-    name = next((each for each in names if each.startswith("--")), names[0])
+    name = next((spelling for spelling in names if spelling.startswith("--")), names[0])
     value, action = keywords.get("default"), keywords.get("action")
     unfit = ""
     if not name.startswith("-"):
@@ -312,7 +314,7 @@ def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[_O
         unfit = _FLAG if of_type == "bool" else _SEVERAL if _is_many(of_type) else ""
         if _called(declared) == "Argument" or (declared is None and missing):
             unfit = _NAMELESS
-        name = next((text for text in names if text.startswith("--")), parameter.arg.replace("_", "-"))
+        name = next((spelling for spelling in names if spelling.startswith("--")), parameter.arg.replace("_", "-"))
         yield _option(name, None if missing else default, unfit, missing, _keywords(declared))
 
 
@@ -347,7 +349,7 @@ def _annotated(annotation: ast.expr | None) -> tuple[str, ast.Call | None]:
     if not (isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value).endswith("Annotated")):
         return (ast.unparse(annotation) if annotation is not None else ""), None
     parts = annotation.slice.elts if isinstance(annotation.slice, ast.Tuple) else [annotation.slice]
-    calls = [each for each in parts if isinstance(each, ast.Call) and _called(each) in ("Option", "Argument")]
+    calls = [part for part in parts if isinstance(part, ast.Call) and _called(part) in ("Option", "Argument")]
     return ast.unparse(parts[0]), calls[0] if calls else None
 
 
@@ -359,8 +361,12 @@ def _first_names(node: ast.AST) -> list[str]:
     """Returns the names that a call is given first: the classes of a parser of dataclasses, a function that is run."""
     if not isinstance(node, ast.Call):
         return []
-    given = [*node.args[:1], *(word.value for word in node.keywords if word.arg == "dataclass_types")]
-    parts = [part for each in given for part in (each.elts if isinstance(each, ast.Tuple | ast.List) else [each])]
+    arguments = [*node.args[:1], *(word.value for word in node.keywords if word.arg == "dataclass_types")]
+    parts = [
+        part
+        for argument in arguments
+        for part in (argument.elts if isinstance(argument, ast.Tuple | ast.List) else [argument])
+    ]
     return [
         part.id if isinstance(part, ast.Name) else part.attr
         for part in parts
@@ -391,15 +397,15 @@ def _text(node: ast.AST | None) -> str:
 
 def _variable(node: ast.AST | None) -> str:
     """Returns the variable of the environment in `os.environ["X"]`, `os.environ.get("X")` and `os.getenv("X")`."""
-    for each in ast.walk(node) if node is not None else ():
+    for part in ast.walk(node) if node is not None else ():
         key = (
-            each.slice
-            if isinstance(each, ast.Subscript)
-            else each.args[0]
-            if isinstance(each, ast.Call) and each.args
+            part.slice
+            if isinstance(part, ast.Subscript)
+            else part.args[0]
+            if isinstance(part, ast.Call) and part.args
             else None
         )
-        if key is not None and re.search(r"\b(environ|getenv)\b", ast.unparse(each)):
+        if key is not None and re.search(r"\b(environ|getenv)\b", ast.unparse(part)):
             return _text(key)
     return ""
 

@@ -40,8 +40,8 @@ def job_schema() -> Schema:
 def descriptions(model: type[BaseModel]) -> dict[str, str]:
     """Returns what each field of a model means: the ``Attributes`` of its docstring."""
     _, _, attributes = (inspect.getdoc(model) or "").partition("Attributes:\n")
-    found = _ITEM.findall(attributes.partition("\n\n")[0])
-    return {name: re.sub(r"\n\s+", " ", text) for name, text in found}
+    entries = _ITEM.findall(attributes.partition("\n\n")[0])
+    return {name: re.sub(r"\n\s+", " ", text) for name, text in entries}
 
 
 def spellings(name: str, field: FieldInfo) -> list[str]:
@@ -61,8 +61,8 @@ class _Generator(GenerateJsonSchema):
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         model: type[BaseModel] = schema["cls"]
-        made = super().model_schema(schema)
-        said, properties = descriptions(model), made["properties"]
+        shape = super().model_schema(schema)
+        texts, properties = descriptions(model), shape["properties"]
         required, choices = [], []
         for name, field in model.model_fields.items():
             names = spellings(name, field)
@@ -70,12 +70,12 @@ class _Generator(GenerateJsonSchema):
             if model is JobFields:
                 value = _at_the_top(name, value)
             for spelling in names:
-                text = said[name] if spelling == names[0] else f"Another name of {names[0]}."
+                text = texts[name] if spelling == names[0] else f"Another name of {names[0]}."
                 properties[spelling] = {"description": text, **value}
             if field.is_required() and len(names) == 1:
                 required.append(name)
             elif field.is_required():
-                choices.append({"oneOf": [{"required": [each]} for each in names]})
+                choices.append({"oneOf": [{"required": [choice]} for choice in names]})
         others = {"type": "object"} if model.model_config.get("extra") == "allow" else False
         result: Schema = {"type": "object", "properties": properties, "additionalProperties": others}
         # A file without job_name is named after itself; what else a job needs depends on other keys.

@@ -84,8 +84,8 @@ def data_group_name(job: Job) -> str:
     """Returns the name of the group of data hosts: the one that the job has, else a name that is free."""
     if groups := data_groups(job):
         return groups[0]
-    taken = {group.instance_group_name for group in job.groups}
-    return next(name for name in (DATA_GROUP, *(f"{DATA_GROUP}_{n}" for n in range(2, 9))) if name not in taken)
+    names = {group.instance_group_name for group in job.groups}
+    return next(name for name in (DATA_GROUP, *(f"{DATA_GROUP}_{n}" for n in range(2, 9))) if name not in names)
 
 
 def _readers(channel: TrainingInput, removed: set[str], trainers: tuple[str, ...], new: str) -> tuple[str, ...] | None:

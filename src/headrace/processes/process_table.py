@@ -93,8 +93,8 @@ def pids() -> list[int]:
 
 def scan() -> list[Process]:
     """Returns all processes that can be seen."""
-    found = map(look, pids())
-    return [process for process in found if process is not None]
+    processes = map(look, pids())
+    return [process for process in processes if process is not None]
 
 
 def descendants(root: int, table: Iterable[Process] | None = None, without: Iterable[int] = ()) -> list[Process]:
@@ -116,7 +116,7 @@ def descendants(root: int, table: Iterable[Process] | None = None, without: Iter
 
 def _walk(root: int, left_out: set[int]) -> list[Process] | None:
     """Descendants by the lists of children; None when a process went away meanwhile, or there are no such lists."""
-    found: list[Process] = []
+    processes: list[Process] = []
     todo = _children(root)
     while todo:
         pid = todo.pop(0)
@@ -125,20 +125,20 @@ def _walk(root: int, left_out: set[int]) -> list[Process] | None:
         process, children = look(pid), _children(pid)
         if process is None or children is None:
             return None
-        found.append(process)
+        processes.append(process)
         todo += children
-    return None if todo is None else found
+    return None if todo is None else processes
 
 
 def _children(pid: int) -> list[int] | None:
     """Children of a process, of all its threads; None when the process is gone or the kernel has no such lists."""
-    found: list[int] = []
+    children: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208  (names are enough)
-            found += map(int, read_proc(f"/proc/{pid}/task/{thread}/children").split())
+            children += map(int, read_proc(f"/proc/{pid}/task/{thread}/children").split())
     except OSError:
         return None
-    return found
+    return children
 
 
 def _sort_out(root: int, table: Iterable[Process], left_out: set[int]) -> list[Process]:
@@ -146,14 +146,14 @@ def _sort_out(root: int, table: Iterable[Process], left_out: set[int]) -> list[P
     children: dict[int, list[Process]] = {}
     for process in table:
         children.setdefault(process.parent, []).append(process)
-    found: list[Process] = []
+    below: list[Process] = []
     todo = [root]
     while todo:
         for process in children.get(todo.pop(), ()):
             if process.pid not in left_out:
-                found.append(process)
+                below.append(process)
                 todo.append(process.pid)
-    return found
+    return below
 
 
 def is_running(pid: int, start: int) -> bool:
@@ -234,49 +234,49 @@ class ProcessTree:
 
     def look(self) -> list[Process]:
         """Returns the root, if it lives, and its descendants as of now."""
-        there = set(pids())
+        pids_now = set(pids())
         head = look(self._root)
         if head is None:
             return []
         if self._looks % REWALK:
-            found = self._kept()
-            found += self._new(there)
+            members = self._kept()
+            members += self._new(pids_now)
         else:
-            found = descendants(self._root)
-            self._strangers = there
+            members = descendants(self._root)
+            self._strangers = pids_now
         self._looks += 1
-        self._members = {process.pid: process.start for process in found}
-        self._strangers = (self._strangers & there) - self._members.keys() - {self._root}
-        return [head, *found]
+        self._members = {process.pid: process.start for process in members}
+        self._strangers = (self._strangers & pids_now) - self._members.keys() - {self._root}
+        return [head, *members]
 
     def _kept(self) -> list[Process]:
         seen = ((look(pid), start) for pid, start in self._members.items())
         return [process for process, start in seen if process is not None and process.start == start]
 
-    def _new(self, there: set[int]) -> list[Process]:
+    def _new(self, pids_now: set[int]) -> list[Process]:
         """Members that were not there at the last look.
 
         Who descends from a stranger is one. A process whose parent is neither has just lost it: it is left open, and
         at the next look it has its new parent.
         """
-        looked = (look(pid) for pid in there - self._members.keys() - self._strangers - {self._root})
+        looked = (look(pid) for pid in pids_now - self._members.keys() - self._strangers - {self._root})
         fresh = [process for process in looked if process is not None]
-        found = _grown({self._root, *self._members}, fresh)
+        members = _grown({self._root, *self._members}, fresh)
         outside = _grown(self._strangers | {0}, fresh)
         self._strangers |= {process.pid for process in outside}
-        return found
+        return members
 
 
 def _grown(parents: set[int], fresh: list[Process]) -> list[Process]:
     """Those of the fresh processes that descend from one of the parents."""
     pids = set(parents)
-    found: list[Process] = []
+    members: list[Process] = []
     rest = fresh
     while True:  # a child may be met before its parent
         joined = [process for process in rest if process.parent in pids]
         if not joined:
-            return found
-        found += joined
+            return members
+        members += joined
         pids |= {process.pid for process in joined}
         rest = [process for process in rest if process.pid not in pids]
 
@@ -310,7 +310,7 @@ class Idling:
     def seconds(self) -> float:
         """Returns it as of now; it is counted from the first call on."""
         process, now = look(self._pid), time.monotonic()
-        ticks = sum(each.ticks for each in (process, *descendants(self._pid))) if process is not None else -1
+        ticks = sum(member.ticks for member in (process, *descendants(self._pid))) if process is not None else -1
         if ticks != self._ticks:
             self._ticks, self._since = ticks, now
         return now - self._since

@@ -115,7 +115,7 @@ class EndingTree:
         for reads, writes in shells:
             self._outputs += _open_again({pipe: path for pipe, path in reads.items() if pipe not in read}, os.O_RDONLY)
             inputs = [pipes[process.pid][0] for process in self._handlers]
-            fed = {pipe: path for pipe, path in writes.items() if any(pipe in each for each in inputs)}
+            fed = {pipe: path for pipe, path in writes.items() if any(pipe in pipes_read for pipes_read in inputs)}
             self._inputs += _open_again(fed, os.O_WRONLY)
 
     def _let_go(self) -> None:

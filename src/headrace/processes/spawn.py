@@ -46,8 +46,8 @@ def spawn(
     Raises:
         OSError: no process could be made. That the program itself cannot be started shows as exit code 127.
     """
-    known = [str(cpu) for cpu in sorted(set(cpus) & os.sched_getaffinity(0))] if cpus else []
-    before = [str(os.getpid()), str(int(tied)), ",".join(known) or "-", "0"]
+    usable = [str(cpu) for cpu in sorted(set(cpus) & os.sched_getaffinity(0))] if cpus else []
+    before = [str(os.getpid()), str(int(tied)), ",".join(usable) or "-", "0"]
     before.append("\n".join(map(str, groups)) or "-")
     return subprocess.Popen(
         [sys.executable, "-I", "-S", _BOOTSTRAP, *before, *argv],

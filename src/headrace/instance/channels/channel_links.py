@@ -86,8 +86,8 @@ def places(paths: Iterable[str]) -> Places:
         folder, name = os.path.split(path)
         if folder not in folders:
             folders[folder] = os.path.realpath(folder)
-        there = os.path.join(folders[folder], name)  # noqa: PTH118
-        real[path] = os.path.realpath(there) if os.path.islink(there) else there  # noqa: PTH114
+        path_there = os.path.join(folders[folder], name)  # noqa: PTH118
+        real[path] = os.path.realpath(path_there) if os.path.islink(path_there) else path_there  # noqa: PTH114
     parents = {os.path.dirname(path) for path in real.values()}  # noqa: PTH120
     return Places(os.path.commonpath(parents) if parents else "", real)
 
@@ -103,21 +103,21 @@ def redirected(folder: str) -> Iterator[tuple[str, str]]:
     """
     waiting = [folder]
     while waiting:
-        here = waiting.pop()
-        found: list[os.DirEntry[str]] = []
+        directory = waiting.pop()
+        listed: list[os.DirEntry[str]] = []
         # What may not be read, or has just been removed, the programs cannot read either.
-        with contextlib.suppress(PermissionError, FileNotFoundError), os.scandir(here) as entries:
-            found = list(entries)
-        for entry in found:
+        with contextlib.suppress(PermissionError, FileNotFoundError), os.scandir(directory) as entries:
+            listed = list(entries)
+        for entry in listed:
             if entry.is_dir(follow_symlinks=False):
                 waiting.append(entry.path)
             elif entry.is_symlink():
                 target = os.readlink(entry.path)  # noqa: PTH115
-                at = os.path.normpath(os.path.join(here, target))  # noqa: PTH118
+                at = os.path.normpath(os.path.join(directory, target))  # noqa: PTH118
                 inside = at == folder or at.startswith(folder.rstrip("/") + "/")
                 if inside == os.path.isabs(target):  # noqa: PTH117
                     name = os.path.relpath(entry.path, folder)
-                    yield name, os.path.relpath(at, here) if inside else os.path.join(here, target)  # noqa: PTH118
+                    yield name, os.path.relpath(at, directory) if inside else os.path.join(directory, target)  # noqa: PTH118
 
 
 def redirect(folder: str, layer: Path) -> bool:

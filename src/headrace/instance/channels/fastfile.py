@@ -184,15 +184,15 @@ class FileSystem(mfusepy.Operations):  # type: ignore[misc]
 
     def getattr(self, path: str, fh: int | None = None) -> dict[str, Any]:
         """Returns the attributes of a file or folder."""
-        found = self._find(path)
-        if isinstance(found, _Folder):
+        entry = self._find(path)
+        if isinstance(entry, _Folder):
             return {**self._common, "st_mode": stat.S_IFDIR | 0o555, "st_nlink": 2, "st_size": 4096}
-        blocks = -(-found.size // 512)
+        blocks = -(-entry.size // 512)
         return {
             **self._common,
             "st_mode": stat.S_IFREG | 0o444,
             "st_nlink": 1,
-            "st_size": found.size,
+            "st_size": entry.size,
             "st_blocks": blocks,
         }
 
@@ -207,14 +207,14 @@ class FileSystem(mfusepy.Operations):  # type: ignore[misc]
 
     def open(self, path: str, flags: int) -> int:
         """Opens a file for reading."""
-        found = self._find(path)
-        if isinstance(found, _Folder):
+        entry = self._find(path)
+        if isinstance(entry, _Folder):
             raise mfusepy.FuseOSError(errno.EISDIR)
         if flags & _READ_ONLY:
             raise mfusepy.FuseOSError(errno.EROFS)
         with self._lock:
             number = next(self._numbers)
-            self._readers[number] = _Reader(found)
+            self._readers[number] = _Reader(entry)
         return number
 
     def read(self, path: str, size: int, offset: int, fh: int) -> bytes:
@@ -247,14 +247,14 @@ class FileSystem(mfusepy.Operations):  # type: ignore[misc]
         return folder
 
     def _find(self, path: str) -> _Folder | Object:
-        found: _Folder | Object = self._root
+        entry: _Folder | Object = self._root
         for part in path.split("/"):
             if part:
-                child = found.children.get(part) if isinstance(found, _Folder) else None
+                child = entry.children.get(part) if isinstance(entry, _Folder) else None
                 if child is None:
                     raise mfusepy.FuseOSError(errno.ENOENT)
-                found = child
-        return found
+                entry = child
+        return entry
 
 
 def mount(system: FileSystem, path: Path, name: str) -> None:

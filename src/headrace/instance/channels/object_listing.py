@@ -41,6 +41,7 @@ import msgspec
 from headrace.errors import ObjectMissing, StorageError, UsageError
 from headrace.instance.channels.stage_orders import AUGMENTED, MANIFEST, ChannelOrder
 from headrace.instance.storage import Object, Store, is_s3, local_path, split
+from headrace.private_folders import write_atomically
 
 REF = "-ref"
 _HINT = 'a manifest looks like [{"prefix": "s3://bucket/folder/"}, "a.csv", "b.csv"]'
@@ -163,8 +164,8 @@ def resolve(channel: str, uri: str, manifest: str) -> str:
 
 def _part(channel: str, where: str, content: dict[str, object], name: str, uri: str) -> Part:
     if name not in content:
-        there = ", ".join(repr(key) for key in content) or "none"
-        raise UsageError(f"{where}: no attribute {name!r}; there is {there}", "check attribute_names of the channel")
+        names = ", ".join(repr(key) for key in content) or "none"
+        raise UsageError(f"{where}: no attribute {name!r}; there is {names}", "check attribute_names of the channel")
     value = content[name]
     if name.endswith(REF):
         if not isinstance(value, str) or not value:
@@ -288,7 +289,7 @@ def list_items(channel: ChannelOrder, store: Store) -> list[Item]:
         if not objects:
             raise empty(channel)
     start = split(prefix)[1] if is_s3(prefix) else prefix
-    items = [Item(name_of(each.key, start), each) for each in objects]
+    items = [Item(name_of(source.key, start), source) for source in objects]
     check_names(channel.name, ((item.name, item.source.key) for item in items))
     return items
 
@@ -348,9 +349,7 @@ def empty(channel: ChannelOrder) -> UsageError:
 def save(items: Sequence[Item], area: Path) -> None:
     """Keeps a listing in a channel's area, for the process that serves the channel. Raises OSError."""
     area.mkdir(parents=True, exist_ok=True)
-    temporary = area / f".{LISTING}"
-    temporary.write_bytes(msgspec.json.encode(items))
-    temporary.replace(area / LISTING)
+    write_atomically(area / LISTING, msgspec.json.encode(items))
 
 
 def load(area: Path) -> list[Item]:

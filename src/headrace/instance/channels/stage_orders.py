@@ -132,7 +132,7 @@ class StageOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def served(self) -> tuple[ChannelOrder, ...]:
         """Channels that are served while the job runs."""
-        return tuple(each for each in self.channels if each.is_piped or each.is_mounted)
+        return tuple(channel for channel in self.channels if channel.is_piped or channel.is_mounted)
 
 
 def order_path(run: Path, name: str) -> Path:
@@ -148,8 +148,8 @@ def read_order(run: Path, name: str) -> StageOrder:
 def write_orders(order: StageOrder, run: Path) -> None:
     """Writes the orders of a run. Raises OSError."""
     served = msgspec.structs.replace(order, channels=order.served)
-    for name, each in ((STAGE, order), (SERVE, served)):
-        if each.channels:
+    for name, part in ((STAGE, order), (SERVE, served)):
+        if part.channels:
             path = order_path(run, name)
             path.parent.mkdir(exist_ok=True)
-            path.write_bytes(msgspec.json.format(msgspec.json.encode(each)) + b"\n")
+            path.write_bytes(msgspec.json.format(msgspec.json.encode(part)) + b"\n")

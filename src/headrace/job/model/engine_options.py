@@ -211,5 +211,5 @@ class SlurmOptions(SlurmNodes):
         """Returns what the nodes of a group are asked for with; its own options come after those of all groups."""
         own = self.groups.get(group_name, SlurmNodes())
         lists = {name: (*getattr(self, name), *getattr(own, name)) for name in ("options", "step_options")}
-        given = {name: getattr(own, name) or getattr(self, name) for name in SlurmNodes.model_fields}
-        return SlurmNodes(**{**given, **lists})
+        values = {name: getattr(own, name) or getattr(self, name) for name in SlurmNodes.model_fields}
+        return SlurmNodes(**{**values, **lists})

@@ -271,12 +271,12 @@ def known_regions() -> tuple[str, ...]:
     return tuple(sorted({*prices.regions(), *aws_facts.known_regions()}))
 
 
-def _region_of(known: Callable[[], tuple[str, ...]], what: str) -> Callable[[object], str]:
+def _region_of(regions: Callable[[], tuple[str, ...]], what: str) -> Callable[[object], str]:
     def check(value: object) -> str:
         text = text_of(value)
-        if text not in known():
-            near = nearest(text, known())
-            hint = f"did you mean {near!r}?" if near else f"there are {', '.join(known())}"
+        if text not in regions():
+            near = nearest(text, regions())
+            hint = f"did you mean {near!r}?" if near else f"there are {', '.join(regions())}"
             raise broken(f"must be {what}", hint=hint)
         return text
 

@@ -317,11 +317,11 @@ class KubernetesOptions(KubernetesPods):
     def pods_of(self, group_name: str) -> KubernetesPods:
         """Returns what the pods of a group are: its own options, and those of all groups where it has none."""
         own = self.groups.get(group_name, KubernetesPods())
-        given: dict[str, object] = {}
+        values: dict[str, object] = {}
         for name in KubernetesPods.model_fields:
             mine = getattr(own, name)
-            given[name] = getattr(self, name) if mine is None or mine in ((), {}) else mine
-        return KubernetesPods.model_validate(given)
+            values[name] = getattr(self, name) if mine is None or mine in ((), {}) else mine
+        return KubernetesPods.model_validate(values)
 
     @property
     def is_jobset(self) -> bool:

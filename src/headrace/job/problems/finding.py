@@ -144,9 +144,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
     snake = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
     for cutoff in (0.8, 0.6):
         for spelling in dict.fromkeys((name, snake.replace("-", "_"), name.lower())):
-            found = difflib.get_close_matches(spelling, choices, n=1, cutoff=cutoff)
-            if found:
-                return found[0]
+            matches = difflib.get_close_matches(spelling, choices, n=1, cutoff=cutoff)
+            if matches:
+                return matches[0]
         longer = [choice for choice in choices if len(name) > 2 and choice.startswith(f"{snake}_")]
         if len(longer) == 1:
             return longer[0]
@@ -279,8 +279,8 @@ def _finding(details: ErrorDetails, path: Path, model: type[BaseModel] | None) -
 
 def _mapping_hint(path: Path, kind: str, model: type[BaseModel] | None) -> str:
     """Returns how to write a mapping where something else was given: the keys that it takes."""
-    known = known_keys(path, model) if model and kind in ("model_type", "model_attributes_type") else {}
-    return f"write e.g. {{{next(iter(known))}: ...}}; its keys: {', '.join(known)}" if known and path else ""
+    keys = known_keys(path, model) if model and kind in ("model_type", "model_attributes_type") else {}
+    return f"write e.g. {{{next(iter(keys))}: ...}}; its keys: {', '.join(keys)}" if keys and path else ""
 
 
 def unknown_key_at(path: Path, model: type[BaseModel] | None) -> Finding:
@@ -288,11 +288,11 @@ def unknown_key_at(path: Path, model: type[BaseModel] | None) -> Finding:
     known_of = elsewhere(path[:1] + path[2:] if path[0] == "distribution" and isinstance(path[1], int) else path)
     if known_of is not None:
         return Finding(path, known_of[0], hint=known_of[1])
-    known = known_keys(path[:-1], model) if model else {}
+    keys = known_keys(path[:-1], model) if model else {}
     name = str(path[-1])
-    if name in known:
-        return Finding(path, f"is another name of {known[name]!r}, which is given as well", hint="give one of the two")
-    return Finding(path, f"{UNKNOWN}; {suggestion(name, known)}")
+    if name in keys:
+        return Finding(path, f"is another name of {keys[name]!r}, which is given as well", hint="give one of the two")
+    return Finding(path, f"{UNKNOWN}; {suggestion(name, keys)}")
 
 
 def known_keys(path: Path, model: type[BaseModel]) -> dict[str, str]:
@@ -330,7 +330,7 @@ def _names(model: type[BaseModel]) -> dict[str, str]:
 def _model_in(annotation: object) -> type[BaseModel] | None:
     if get_origin(annotation) is None and isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation  # to Python 3.10 dict[str, str] is a type too, of which an old pydantic's check raises
-    return next((found for part in get_args(annotation) if (found := _model_in(part))), None)
+    return next((model for part in get_args(annotation) if (model := _model_in(part))), None)
 
 
 def spelt(path: Path, data: object, model: type[BaseModel] | None) -> Path:

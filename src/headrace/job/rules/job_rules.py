@@ -222,14 +222,14 @@ def hosts(job: Structure, most: int = MAX_HOSTS, where: str = "") -> Iterator[Fi
 
 def references(job: Structure) -> Iterator[Finding]:
     """Every group that is named exists, and is named once in its list."""
-    known = group_names(job)
+    groups = group_names(job)
     for path, names in _references(job):
         if not names:
             yield Finding(path, "must name at least one group", "[]", "leave it out, or name a group")
         for index, name, _ in _twice(names[:_READ]):
             yield Finding((*path, index), "names a group twice", repr(name))
         for index, name in enumerate(names[:_READ]):
-            yield from _known((*path, index), name, known)
+            yield from _known((*path, index), name, groups)
     local = job.engines.local
     for option, by_group in (
         *((("local", key), getattr(local, key)) for key in ("cpu_sets", "cpu_shares", "network", "gpus")),
@@ -237,7 +237,7 @@ def references(job: Structure) -> Iterator[Finding]:
         (("kubernetes", "groups"), job.kubernetes.groups),
     ):
         for name in by_group:
-            yield from _known(("engines", *option, name), name, known)
+            yield from _known(("engines", *option, name), name, groups)
 
 
 def _references(job: Structure) -> Iterator[tuple[Path, tuple[str, ...]]]:
@@ -365,13 +365,13 @@ def _is_off(world: Distribution) -> bool:
 
 def one_world_a_group(job: Structure) -> Iterator[Finding]:
     """The ranks of a group belong to one distribution at most."""
-    taken: dict[str, int] = {}
+    worlds: dict[str, int] = {}
     for number, world in enumerate(job.distribution):
         names = world.instance_groups
         for index, name in enumerate(group_names(job) if names is None else names) if world.ways else ():
-            if name is not None and taken.setdefault(name, number) != number:
+            if name is not None and worlds.setdefault(name, number) != number:
                 where = ("distribution", number, "instance_groups")
-                message = f"the group is in distribution[{taken[name]}] already"
+                message = f"the group is in distribution[{worlds[name]}] already"
                 hint = "a group's ranks belong to one distribution"
                 yield Finding(where if names is None else (*where, index), message, repr(name), hint)
 
@@ -430,9 +430,9 @@ def local_options(job: Structure) -> Iterator[Finding]:
     if local.network and local.isolation in ("none", "shared_network"):
         hint = "write isolation: namespace, or leave network out"
         yield Finding((*path, "network"), "is possible with isolation namespace only", hint=hint)
-    taken: dict[int, str] = {}
+    names: dict[int, str] = {}
     for name, port in local.ports:
-        if port and (first := taken.setdefault(port, name)) != name:
+        if port and (first := names.setdefault(port, name)) != name:
             yield Finding((*path, "ports", name), f"must differ from the {first} port", show(port))
 
 

@@ -53,10 +53,10 @@ def is_in_volume(options: KubernetesOptions, place: str | None) -> bool:
 def _volume_of(options: KubernetesOptions, place: str | None) -> tuple[str, Volume] | None:
     """Returns name and options of the volume that a place is in: of several the innermost, as in a pod."""
     folder = PurePosixPath(path_types.local_form(place or ""))
-    around = [each for each in options.volumes.items() if folder.is_relative_to(each[1].mount_path or "//")]
+    around = [entry for entry in options.volumes.items() if folder.is_relative_to(entry[1].mount_path or "//")]
     if ".." in folder.parts or not around:
         return None
-    return max(around, key=lambda each: len(PurePosixPath(each[1].mount_path).parts))
+    return max(around, key=lambda entry: len(PurePosixPath(entry[1].mount_path).parts))
 
 
 def _images(job: Structure) -> Iterator[Finding]:
@@ -70,7 +70,7 @@ def _images(job: Structure) -> Iterator[Finding]:
 
 
 def _volumes(options: KubernetesOptions) -> Iterator[Finding]:
-    taken: dict[str, str] = {}
+    names: dict[str, str] = {}
     for name, volume in options.volumes.items():
         path = (*_HERE, "volumes", name)
         places = [key for key in _PLACES if getattr(volume, key) is not None]
@@ -81,7 +81,7 @@ def _volumes(options: KubernetesOptions) -> Iterator[Finding]:
         if ours := _ours(mount):
             message = f"{ours} is headrace's own in every pod"
             yield Finding((*path, "mount_path"), message, show(mount), "choose another folder, such as /data")
-        elif (first := taken.setdefault(mount, name)) != name:
+        elif (first := names.setdefault(mount, name)) != name:
             yield Finding((*path, "mount_path"), f"is that of the volume {first!r} too", show(mount))
 
 

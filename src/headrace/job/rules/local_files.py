@@ -119,7 +119,7 @@ def left_beside(
         The module's file and the script; None when no such module was missed.
     """
     copied = {FilePath(name).name for name in dependencies}
-    missed = [found[1] for line in lines if (found := _MISSED.search(line))]
+    missed = [match[1] for line in lines if (match := _MISSED.search(line))]
     for script in scripts:
         for module in missed:
             for name in (f"{module}.py", module):
@@ -182,7 +182,7 @@ def _program(path: Path, text: str, folder: FilePath) -> Iterator[Finding]:
         return
     if os.path.isfile(folder / text):
         return
-    near = sorted(there.name for there in folder.glob("*.txt" if path[-1] == "requirements" else "*.py"))
+    near = sorted(file.name for file in folder.glob("*.txt" if path[-1] == "requirements" else "*.py"))
     kind = "file of requirements" if path[-1] == "requirements" else "Python script"
     hint = f"there: {', '.join(near[:8])}" if near else f"there is no {kind} in that folder"
     yield Finding(path, f"must be a file in source_dir; {folder / text} is not a file", repr(text), hint)
@@ -190,13 +190,13 @@ def _program(path: Path, text: str, folder: FilePath) -> Iterator[Finding]:
 
 def _is(kind: str, path: Path, text: str, place: FilePath) -> Iterator[Finding]:
     """Checks that a path is a ``folder``, a ``file``, or either: a ``file or folder``."""
-    found, trouble = _look(place)
-    if found in kind.split(" or "):
+    actual, trouble = _look(place)
+    if actual in kind.split(" or "):
         return
-    hint = "name the folder that holds it" if found == "file" else "" if found else _makes(path, place)
+    hint = "name the folder that holds it" if actual == "file" else "" if actual else _makes(path, place)
     if trouble:
         hint = "check the path, and the permissions of the folders above it"
-    wrong = f"cannot be looked at: {trouble}" if trouble else f"is a {found}" if found else "does not exist"
+    wrong = f"cannot be looked at: {trouble}" if trouble else f"is a {actual}" if actual else "does not exist"
     yield Finding(path, f"must be a {kind}; {place} {wrong}", repr(text), hint)
 
 
@@ -225,8 +225,8 @@ def _makes(path: Path, missing_path: FilePath) -> str:
 
 def _python() -> str:
     """Returns how a shell in the working directory calls this Python."""
-    found = shutil.which("python")
-    same = found is not None and FilePath(found).absolute() == FilePath(sys.executable)
+    program = shutil.which("python")
+    same = program is not None and FilePath(program).absolute() == FilePath(sys.executable)
     return "python" if same else _from_here(FilePath(sys.executable))
 
 

@@ -79,20 +79,20 @@ def read_shape(shapes: Mapping[str, Any], root: str) -> Shape:
     def read(reference: Any) -> Shape:
         wire = {"shape": reference} if isinstance(reference, str) else reference
         name = wire["shape"]
-        each = shapes[name]
+        entry = shapes[name]
         return Shape(
-            kind=_KINDS.get(each["type"], each["type"]),
-            low=each.get("min"),
-            high=each.get("max"),
-            pattern=each.get("pattern", ""),
-            enum=tuple(sorted(instance_types.KNOWN) if name == "TrainingInstanceType" else each.get("enum", ())),
-            required=frozenset(each.get("required", ())),
-            members={member: read(inner) for member, inner in each.get("members", {}).items()},
-            inner={key: read(each[key]) for key in ("member", "key", "value") if key in each},
+            kind=_KINDS.get(entry["type"], entry["type"]),
+            low=entry.get("min"),
+            high=entry.get("max"),
+            pattern=entry.get("pattern", ""),
+            enum=tuple(sorted(instance_types.KNOWN) if name == "TrainingInstanceType" else entry.get("enum", ())),
+            required=frozenset(entry.get("required", ())),
+            members={member: read(inner) for member, inner in entry.get("members", {}).items()},
+            inner={key: read(entry[key]) for key in ("member", "key", "value") if key in entry},
             name=wire.get("locationName", ""),
             place=wire.get("location", ""),
-            payload=each.get("payload", ""),
-            flat=each.get("flattened", False),
+            payload=entry.get("payload", ""),
+            flat=entry.get("flattened", False),
         )
 
     return read(root)

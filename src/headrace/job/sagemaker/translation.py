@@ -195,8 +195,8 @@ def with_local_places(wrong: Iterable[Finding], read: Translated) -> Iterator[Fi
 def _local_way(key: Path, text: str) -> str:
     steps = ("path" if step == "s3_data" else str(step) for step in key)
     name = ".".join(f'"{step}"' if "." in step else step for step in steps)
-    said = shlex.quote(f"{name}={text}")
-    return f"the service reads and writes S3; to have it on this machine, add --set {said}"
+    argument = shlex.quote(f"{name}={text}")
+    return f"the service reads and writes S3; to have it on this machine, add --set {argument}"
 
 
 def _values(rest: dict[str, object], result: Translated) -> None:
@@ -420,17 +420,17 @@ def unfit(job: Job, submit_directory: str) -> Iterator[Finding]:
 
 def beyond_request(job: Job) -> dict[str, str]:
     """Returns the keys that a request has no member for, each with what becomes of it."""
-    found = {key: why for key, why in _BEYOND.items() if key in job.model_fields_set and getattr(job, key)}
+    keys = {key: why for key, why in _BEYOND.items() if key in job.model_fields_set and getattr(job, key)}
     for index, group in enumerate(job.instance_groups):
         for key in _GROUP_BEYOND:
             if getattr(group, key):
-                found[f"instance_groups[{index}].{key}"] = "headrace's agents apply it"
+                keys[f"instance_groups[{index}].{key}"] = "headrace's agents apply it"
     for world in job.distributions:
         if world.elastic:
-            found["distribution.torch_distributed.elastic"] = "headrace's agents start torchrun"
+            keys["distribution.torch_distributed.elastic"] = "headrace's agents start torchrun"
         if world.kind == "torch_distributed" and world.processes_per_host:
-            found["distribution.torch_distributed.processes_per_host"] = "a container starts one process a GPU"
-    return found
+            keys["distribution.torch_distributed.processes_per_host"] = "a container starts one process a GPU"
+    return keys
 
 
 def channel_member(name: str, channel: TrainingInput) -> dict[str, object]:
