@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -78,31 +78,25 @@ def require_callable(function: object, method: str) -> None:
         raise TypeError(f".{method}() takes a function of one row, got {function!r}")
 
 
-def _flat_mapped(function: Callable[[Any], Any], values: Iterator[Any]) -> Iterator[Any]:
-    for value in values:
-        rows = function(value)
-        if not isinstance(rows, Iterable) and not hasattr(rows, "__getitem__"):
-            name = getattr(function, "__qualname__", repr(function))
-            raise TypeError(
-                f".flat_map() takes a function that returns an iterable of rows, be it empty; {name} returned {rows!r}"
-            )
-        yield from rows
-
-
-# Generators, not `map` and `filter`: what takes of these would end where the function raises StopIteration.
-_MAKES: Mapping[Kind, Callable[[Callable[[Any], Any], Iterator[Any]], Iterator[Any]]] = {
-    "map": lambda function, values: (function(value) for value in values),
-    "filter": lambda function, values: (value for value in values if function(value)),
-    "flat_map": _flat_mapped,
-}
-
-
 def outputs_of(steps: Steps, value: Any) -> Iterator[Any]:
-    """Returns what steps make of a value: none, one or many."""
-    values: Iterator[Any] = iter([value])
-    for kind, function in steps:
-        values = _MAKES[kind](function, values)
-    return values
+    """Yields what steps make of a value: none, one or many."""
+    for number, (kind, function) in enumerate(steps, 1):
+        result = function(value)
+        if kind == "map":
+            value = result
+        elif kind == "flat_map":
+            if not isinstance(result, Iterable) and not hasattr(result, "__getitem__"):
+                name = getattr(function, "__qualname__", repr(function))
+                raise TypeError(
+                    f".flat_map() takes a function that returns an iterable of rows, be it empty; {name} returned "
+                    f"{result!r}"
+                )
+            for row in result:
+                yield from outputs_of(steps[number:], row)
+            return
+        elif not result:
+            return
+    yield value
 
 
 def left_out(skipped: LeftOut | None, row: int, error: BaseException) -> bool:
