@@ -49,19 +49,9 @@ def test_an_epoch_can_be_entered_in_its_middle() -> None:
     assert next(plan.epoch(0, step)) == plan.batch(0, step)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"length": -1, "batch_size": 1, "seed": 0}, "length must be at least 0"),
-        ({"length": 1, "batch_size": 0, "seed": 0}, "batch_size must be at least 1"),
-        ({"length": 1, "batch_size": 1, "seed": 0, "world_size": 0}, "world_size must be at least 1"),
-        ({"length": 9, "batch_size": 1, "seed": 0, "rank": 2, "world_size": 2}, r"rank must lie in \[0, 2\)"),
-        ({"length": 1, "batch_size": 1, "seed": 0, "world_size": 2}, "2 ranks cannot share 1 samples"),
-    ],
-)
-def test_an_impossible_plan_says_what_is_wrong(arguments: dict[str, int], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        EpochPlan(**arguments)
+def test_ranks_that_cannot_share_the_samples_are_refused() -> None:
+    with pytest.raises(ValueError, match="2 ranks cannot share 1 samples"):
+        EpochPlan(1, 1, 0, world_size=2)
 
 
 def test_a_step_beyond_the_epoch_is_refused() -> None:

@@ -606,7 +606,7 @@ def test_mistakes_are_told_with_what_to_write(tmp_path: Path) -> None:
     with pytest.raises(feed.ShardError, match=r"write objects as text, not as a Path: 's3://bucket/prefix/'"):
         feed.jsonl(Path("s3://bucket/x"))
     for limit in ("1GB", -1, 0, True, 1.5):
-        with pytest.raises(ValueError, match="memory must be a number of bytes, an integer of at least 1"):
+        with pytest.raises(ValueError, match="memory, a number of bytes, must be an integer of at least 1"):
             feed.parquet(tmp_path, memory=limit)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"columns must be a list of names, got 'text': write \['text'\]"):
         feed.parquet(tmp_path, columns="text")

@@ -141,7 +141,7 @@ class DataLoader(_Prepared, feed.DataLoader):
         ours = super().batch_sampler
         if not isinstance(ours, PlanBatchSampler):
             return ours
-        return _Unskippable(ours.sampler, self._plan, self._next_epoch)
+        return _Unskippable(ours.sampler)
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the number of the next epoch, also in a given sampler."""

@@ -46,6 +46,12 @@ def require_count(name: str, value: int) -> None:
         raise ValueError(f"{name} must be below 2**63, got {value}")
 
 
+def require_positive(what: str, value: object) -> None:
+    """Raises ValueError, which names it, unless a value is an integer of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{what} must be an integer of at least 1, got {value!r}")
+
+
 def ranks_of_torch() -> tuple[int, int] | None:
     """Returns this rank and the number of ranks of torch.distributed; None where that is not set up."""
     torch = sys.modules.get("torch")

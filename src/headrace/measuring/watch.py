@@ -236,7 +236,8 @@ class LoaderWatch:
     def _enter(self, phase: str) -> None:
         self.phase = phase
         self._left = self._quota.get(phase, 0)
-        self._started = (time.time(), time.perf_counter(), time.process_time(), self._worker_cpu())
+        workers = own_stats(self.loader()).get("worker_cpu_seconds")  # of a loader that knows them: headrace's own
+        self._started = (time.time(), time.perf_counter(), time.process_time(), workers)
 
     def _leave(self) -> None:
         """The quota of the phase is used up."""
@@ -248,10 +249,6 @@ class LoaderWatch:
         if self.phase == "over":
             self._kept.clear()
             self.trial.end()
-
-    def _worker_cpu(self) -> float | None:
-        """CPU seconds of the workers so far, from a loader that knows them: headrace's own."""
-        return own_stats(self.loader()).get("worker_cpu_seconds")
 
     def _taken(self) -> dict[str, Any]:
         """Returns what the phase took as a whole: the fields of a `phase` record."""
@@ -304,7 +301,7 @@ class LoaderWatch:
             Stopped: the trial is over, and the script is to be stopped.
         """
         self._end_step()
-        if not self.trial.ended and self._parent_is_gone():
+        if not self.trial.ended and not os.path.exists(f"/proc/{self.trial.spec.parent}"):
             self.trial.end()
         if self.trial.ended and not self.trial.spec.full:
             raise Stopped
@@ -331,9 +328,6 @@ class LoaderWatch:
                 self._leave()
         if now - self._flushed > 1.0:
             self.flush()
-
-    def _parent_is_gone(self) -> bool:
-        return not os.path.exists(f"/proc/{self.trial.spec.parent}")
 
     def got(self, batch: Any, rows: int) -> None:
         """`next()` has a batch to return."""

@@ -242,7 +242,7 @@ class DataLoader:
         """The batches' order, as `sampler`; None for a loader that does not batch."""
         if self._sampler is not None or not self._batched:
             return self._batch_sampler
-        return PlanBatchSampler(self.sampler, self._plan, self._next_epoch)
+        return PlanBatchSampler(self.sampler)
 
     @property
     def _auto_collation(self) -> bool:

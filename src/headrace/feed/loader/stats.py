@@ -144,7 +144,7 @@ def _sources(planner: Planner) -> dict[str, SourceStats]:
         return {}
     epoch, position = planner.bookmark.reached()
     position = min(position, order.rows(epoch))  # `even_batches` fills up behind the end
-    taken, shares = order.taken(epoch, position), order.mixing.shares(order.schedule.weights(epoch, position))
+    taken, shares = order.taken(epoch, position), order.mixing.shares(order.weights(epoch, position))
     return {
         name: {"samples": samples, "passes": samples / rows, "weight": shares[name]}
         for name, rows, samples in zip(order.mixing.names, order.mixing.rows, taken, strict=True)

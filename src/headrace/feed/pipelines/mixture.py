@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import PipelineError, sendable
+from headrace.feed.identifiers import require_positive
 from headrace.feed.pipelines.factory import Pipeline
 from headrace.feed.pipelines.lane_datasets import is_uncounted, require_openable
 from headrace.feed.sources.source import Source
@@ -77,8 +78,8 @@ def mix(
         raise ValueError(f'until must be "first" or "all", got {until!r}')
     if rows is not None and until is not None:
         raise ValueError("rows= says how long an epoch is, and so does until=: give one of the two")
-    if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int) or rows < 1):
-        raise ValueError(f"rows of an epoch must be an integer of at least 1, got {rows!r}")
+    if rows is not None:
+        require_positive("rows of an epoch", rows)
     names = tuple(sorted(sources, key=lambda name: f"{name}/"))  # as the keys of their shards are sorted
     given = [_built(sources[name]) for name in names]
     if any(map(is_uncounted, given)):

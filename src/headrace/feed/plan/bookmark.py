@@ -118,9 +118,13 @@ class PlannedPass(abc.ABC):
         """A copy of the loader knows the place only."""
         return {**vars(self), "plans": iter(())}
 
-    @abc.abstractmethod
     def position(self, beginning: Position) -> Position:
         """Returns where the pass is, which has not ended."""
+        return self._position(beginning, self.progress.step)
+
+    @abc.abstractmethod
+    def _position(self, beginning: Position, step: int) -> Position:
+        """Returns where the pass was when `step`, now or before, was its next step."""
 
     def position_after(self, beginning: Position, step: int) -> Position:
         """Returns where the pass was when `step` was its next step. Raises PositionError if that is not known."""
@@ -155,12 +159,8 @@ class OwnPass(PlannedPass):
         """See `PlannedPass`."""
         return self._plan.consumed(step)
 
-    def position(self, beginning: Position) -> Position:
-        """See `PlannedPass`."""
-        return self._position(beginning, self.progress.step)
-
     def _position(self, beginning: Position, step: int) -> Position:
-        """Samples that fill the epoch's end up are none."""
+        """See `PlannedPass`. Samples that fill the epoch's end up are none."""
         samples = min(self._plan.consumed(step), self._plan.samples or self._plan.length)
         return msgspec.structs.replace(beginning, epoch=self.progress.epoch, step=step, samples=samples)
 

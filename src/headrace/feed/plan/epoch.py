@@ -101,18 +101,8 @@ class EpochPlan:
     order: Order | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("length", 0), ("batch_size", 1), ("world_size", 1)):
-            value = getattr(self, name)
-            if value < least:
-                raise ValueError(f"{name} must be at least {least}, got {value}")
-        if not 0 <= self.rank < self.world_size:
-            raise ValueError(f"rank must lie in [0, {self.world_size}), got {self.rank}")
         if 0 < self.length < self.world_size:
             raise ValueError(f"{self.world_size} ranks cannot share {self.length} samples: each needs at least one")
-        if not 0 <= self.offset <= self.length:
-            raise ValueError(f"offset must lie in [0, {self.length}], got {self.offset}")
-        if self.first_step < 0:
-            raise ValueError(f"first_step must not be negative, got {self.first_step}")
         left = self.length - self.offset
         if 0 < left < self.world_size and not self.drop_last:
             raise ValueError(f"{self.world_size} ranks cannot share the {left} samples that are left of the epoch")
@@ -202,9 +192,7 @@ class PlanSampler:
     def __init__(
         self, plan: Callable[[], EpochPlan], epoch: Callable[[], int], set_epoch: Callable[[int], None]
     ) -> None:
-        self._plan = plan
-        self._epoch = epoch
-        self.set_epoch = set_epoch
+        self._plan, self._epoch, self.set_epoch = plan, epoch, set_epoch
 
     def __len__(self) -> int:
         plan = self._plan()
@@ -232,8 +220,6 @@ class PlanBatchSampler:
 
     Args:
         sampler: the samples.
-        plan: returns the loader's plan.
-        epoch: returns the number of the next epoch.
 
     Attributes:
         sampler: the samples.
@@ -241,23 +227,21 @@ class PlanBatchSampler:
         drop_last: whether an incomplete last global batch is left out.
     """
 
-    def __init__(self, sampler: PlanSampler, plan: Callable[[], EpochPlan], epoch: Callable[[], int]) -> None:
+    def __init__(self, sampler: PlanSampler) -> None:
         self.sampler = sampler
-        self._plan = plan
-        self._epoch = epoch
 
     @property
     def batch_size(self) -> int:
         """Rows of a batch of this rank."""
-        return self._plan().batch_size
+        return self.sampler._plan().batch_size
 
     @property
     def drop_last(self) -> bool:
         """Whether an incomplete last global batch is left out."""
-        return self._plan().drop_last
+        return self.sampler._plan().drop_last
 
     def __len__(self) -> int:
-        return self._plan().steps
+        return self.sampler._plan().steps
 
     def __iter__(self) -> Iterator[list[Any]]:
-        return (list(batch.keys) for batch in self._plan().epoch(self._epoch()))
+        return (list(batch.keys) for batch in self.sampler._plan().epoch(self.sampler._epoch()))

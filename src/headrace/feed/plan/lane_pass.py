@@ -364,10 +364,6 @@ class LanePass(PlannedPass, Iterator[BatchPlan]):
         reached, ended = max(before.taken, taken.taken), before.ended or taken.ended
         base[taken.lane] = _Taken(taken.step, taken.lane, reached, ended, token)
 
-    def position(self, beginning: Position) -> Position:
-        """See `PlannedPass`."""
-        return self._position(beginning, self.progress.step)
-
     def position_after(self, beginning: Position, step: int) -> Position:
         """See `PlannedPass`."""
         if self.progress.stage is Stage.ENDED and step == self.progress.step:
@@ -377,6 +373,7 @@ class LanePass(PlannedPass, Iterator[BatchPlan]):
         return self._position(beginning, step)
 
     def _position(self, beginning: Position, step: int) -> Position:
+        """See `PlannedPass`."""
         if self.replay:
             return self._before
         oldest = max((base.step for base in self._base.values()), default=0)

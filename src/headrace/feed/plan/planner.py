@@ -305,7 +305,7 @@ class CountedPlanner(Planner):
             if self.bucketing is not None:
                 self.bucketing.require_fits(loaded, plan.global_batch)
             if self.mixed is not None:
-                self.mixed.schedule.require_fits(loaded.weights, loaded.epoch, self._decided(loaded))
+                self.mixed.require_fits(loaded.weights, loaded.epoch, self._decided(loaded))
             filled = loaded.samples >= (plan.samples or plan.length)  # what is left, if anything, fills the end up
             try:
                 first = replace(plan, offset=plan.length if filled else loaded.samples, first_step=loaded.step)
@@ -327,7 +327,7 @@ class CountedPlanner(Planner):
 
     def _noted(self, place: Position) -> Position:
         if self.mixed is not None and place is not self.bookmark.loaded:
-            weights = self.mixed.schedule.state(place.epoch, self._decided(place))
+            weights = self.mixed.state(place.epoch, self._decided(place))
             place = msgspec.structs.replace(place, weights=weights)
         if self.bucketing is not None:
             place = msgspec.structs.replace(place, bucket_rows=self._global_batch)
@@ -354,18 +354,14 @@ class CountedPlanner(Planner):
         sampler = msgspec.structs.replace(held, drawn=ahead, undrawn=BOTH)
         return msgspec.structs.replace(position, sampler=sampler).to_state()
 
-    def _mixture_name(self) -> str:
-        mixing = self._known.mixing()
-        return mixing.name if mixing is not None else ""
-
     def _beginning(self, seed: int | None, *, own: bool) -> Position:
-        shuffle = self.shuffle
+        shuffle, mixing = self.shuffle, self._known.mixing()
         length = len(self._dataset) if hasattr(self._dataset, "__len__") else self._length or 0
         return Position(
             0, 0, 0, "headrace" if own else "torch", bool(shuffle), self._options.drop_last,
             length, seed, self._global_batch, self.world_size, self._pipeline,
             window=(shuffle.run, shuffle.runs) if isinstance(shuffle, Window) else None,
-            shards=self._known.data(), mixture=self._mixture_name(),
+            shards=self._known.data(), mixture=mixing.name if mixing is not None else "",
             buckets=self.bucketing.buckets.name if self.bucketing is not None else "",
             lengths=self.bucketing.digest if self.bucketing is not None else "",
         )  # fmt: skip

@@ -101,6 +101,7 @@ class ShardMap:
 
     Attributes:
         fixed: whether the union was made.
+        length: samples of the union.
         unknown: keys that were announced after that.
     """
 
@@ -114,7 +115,7 @@ class ShardMap:
         self._offsets: dict[
             WorkerNumber, NDArray[np.int64]
         ] = {}  # worker -> offset there of every shard of the union, or -1
-        self.fixed = False
+        self.fixed, self.length = False, 0
         self.unknown: list[str] = []
 
     # Workers
@@ -131,14 +132,12 @@ class ShardMap:
             shards, itertools.accumulate((samples for _, samples in shards), initial=0), strict=False
         ):
             size, other = self._known.get(key, (samples, name))
-            if size != samples:
+            differ = f"and {size} on {other}" if size != samples else ""
+            if not differ and key in told and self._digests.get(key, told[key]) != told[key]:
+                differ = f"and on {other}, and they are not the same"
+            if differ:
                 raise PipelineError(
-                    f"shard {key!r} has {samples} samples on {name} and {size} on {other}",
-                    hint="workers that hold the same key must hold the same data; check the channels of these hosts",
-                )
-            if key in self._digests and key in told and self._digests[key] != told[key]:
-                raise PipelineError(
-                    f"shard {key!r} has {samples} samples on {name} and on {other}, and they are not the same",
+                    f"shard {key!r} has {samples} samples on {name} {differ}",
                     hint="workers that hold the same key must hold the same data; check the channels of these hosts",
                 )
             if key not in self._known and self.fixed:
@@ -161,6 +160,7 @@ class ShardMap:
         self.fixed = True
         self._keys = sorted(self._known)
         self._starts = np.cumsum([0, *(self._known[key][0] for key in self._keys)], dtype=np.int64)
+        self.length = int(self._starts[-1])
         for worker in self._held:
             self._place(worker)
 
@@ -169,11 +169,6 @@ class ShardMap:
         self._offsets[worker] = np.array([held.get(key, (-1, 0))[0] for key in self._keys], np.int64)
 
     # The union
-
-    @property
-    def length(self) -> int:
-        """Samples of the union."""
-        return int(self._starts[-1])
 
     @property
     def uniform(self) -> bool:

@@ -326,10 +326,10 @@ class SampledPass(PlannedPass):
 
     # The state
 
-    def position(self, beginning: Position) -> Position:
+    def _position(self, beginning: Position, step: int) -> Position:
         """See `PlannedPass`."""
-        samples, sampler = self._state()
-        epoch, step = self.progress.epoch, self.progress.step
+        samples, sampler = self._state(step)
+        epoch = self.progress.epoch
         return msgspec.structs.replace(
             beginning, epoch=epoch, step=step, samples=samples, seed=self.seed, sampler=sampler
         )
@@ -342,7 +342,7 @@ class SampledPass(PlannedPass):
         sampler = SamplerState(sampler=packed(states[0]), iterator=packed(states[1]), ended=True)
         return msgspec.structs.replace(beginning, sampler=sampler)
 
-    def _state(self) -> tuple[int, SamplerState | None]:
+    def _state(self, step: int) -> tuple[int, SamplerState | None]:
         """Returns how many samples the trainer has taken, and what the sampler needs to come there.
 
         It may draw from torch's generator, which the caller sets back.
@@ -356,7 +356,6 @@ class SampledPass(PlannedPass):
             if self._ahead is None:
                 return 0, waiting_state(self._source)
             return 0, SamplerState(drawn=self._ahead, undrawn=1)  # the seed was drawn when the pass began
-        step = self.progress.step
         samples = next(mark.samples for mark in self._marks if mark.step == step)
         if self._notes:
             note = [note for note in self._notes if note.place.step <= step][-1]

@@ -83,22 +83,19 @@ def attributes_of(status: os.stat_result) -> int:
     return zlib.crc32(repr(told).encode())
 
 
-class ShardBytes(Protocol):
-    """The bytes of a shard. `size`: how many."""
+class FileBytes:
+    """The bytes of a file. `size`: how many."""
 
-    size: int
-
-    def pread(self, size: int, offset: int) -> bytes:
-        """Returns up to `size` bytes, fewer only at the end. Raises OSError, ShardError."""
-
-
-class _FileBytes:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self.size = os.fstat(descriptor).st_size
 
     def pread(self, size: int, offset: int) -> bytes:
+        """Returns up to `size` bytes, fewer only at the end. Raises OSError."""
         return os.pread(self._descriptor, size, offset)
+
+
+ShardBytes = FileBytes | ObjectBytes
 
 
 @contextlib.contextmanager
@@ -109,7 +106,7 @@ def open_bytes(path: ShardPath) -> Iterator[ShardBytes]:
         return
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        yield _FileBytes(descriptor)
+        yield FileBytes(descriptor)
     finally:
         os.close(descriptor)
 
@@ -118,11 +115,6 @@ def sample_of(path: ShardPath) -> bytes:
     """Returns a digest of the first, middle and last 4 KB of a shard. Raises OSError, ShardError."""
     with open_bytes(path) as file:
         return _sample(file)
-
-
-def sample_of_open(descriptor: int) -> bytes:
-    """Returns that of a file that is open. Raises OSError."""
-    return _sample(_FileBytes(descriptor))
 
 
 def _sample(file: ShardBytes) -> bytes:
@@ -236,7 +228,7 @@ class CountedFile:
         if not stamp.may_be(before.stamp):
             return "its time of change is another one"
         try:
-            if sample_of_open(self.descriptor) != before.sample:
+            if _sample(FileBytes(self.descriptor)) != before.sample:
                 return "its content is another one, with the size and time of change that it had"
         except OSError as error:
             return f"it cannot be read any more: {error.strerror}"

@@ -146,15 +146,6 @@ def _names(folder: Path, pattern: str) -> list[str]:
     return names
 
 
-def require_datasets() -> Any:
-    """Returns the module datasets. Raises PipelineError if it is not installed."""
-    try:
-        import datasets
-    except ModuleNotFoundError as error:
-        raise PipelineError("feed.hf needs the library datasets", hint=install_hint("datasets")) from error
-    return datasets
-
-
 class HuggingFaceRows(Source):
     """Rows of a dataset of the library `datasets`, as its own features and format give them. It has a count.
 
@@ -167,7 +158,10 @@ class HuggingFaceRows(Source):
     """
 
     def __init__(self, dataset: Any) -> None:
-        datasets = require_datasets()
+        try:
+            import datasets
+        except ModuleNotFoundError as error:
+            raise PipelineError("feed.hf needs the library datasets", hint=install_hint("datasets")) from error
         folder = None
         if isinstance(dataset, (str, os.PathLike)):
             folder = Path(dataset)

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from headrace.errors import HeadraceError, ObjectChanged, ObjectMissing, ShardError, StorageError, UsageError
+from headrace.feed.identifiers import require_positive
 from headrace.install_hint import install_hint
 
 SCHEMES = ("s3://", "gs://", "az://", "https://", "http://")
@@ -437,8 +438,7 @@ class LastUsed(Generic[K, V]):
     """
 
     def __init__(self, limit: int, dropped: Callable[[V], None] = lambda _: None) -> None:
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-            raise ValueError(f"memory must be a number of bytes, an integer of at least 1, got {limit!r}")
+        require_positive("memory, a number of bytes,", limit)
         self._limit, self._dropped = limit, dropped
         self._held: OrderedDict[K, tuple[V, int]] = OrderedDict()
         self._bytes = 0

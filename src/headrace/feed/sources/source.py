@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import PipelineError
+from headrace.feed.identifiers import require_positive
 from headrace.feed.streams.packing import Packable
 from headrace.feed.streams.steps import require_callable
 from headrace.feed.streams.stream import Stream
@@ -97,8 +98,7 @@ class Source(Packable):
         Raises:
             ValueError: fewer.
         """
-        if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
-            raise ValueError(f"rows of a batch must be an integer of at least 1, got {rows!r}")
+        require_positive("rows of a batch", rows)
         return _Batched(self, rows)
 
     def filter(self, predicate: Callable[[Any], bool]) -> Stream:

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from headrace.errors import PipelineError
+from headrace.feed.identifiers import require_positive
 from headrace.feed.streams.steps import BEGINNING, Lane, LeftOut, Opener, Restart, Stepped, Steps, StepsLane
 
 Tokens = NDArray[Any]
@@ -57,9 +58,8 @@ class Packing:
     dtype: str = "int64"
 
     def __post_init__(self) -> None:
-        for name, value in (("length", self.length), ("block", self.block)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
+        require_positive("length", self.length)
+        require_positive("block", self.block)
         if self.method not in ("best_fit", "concat"):
             raise ValueError(f'method must be "best_fit" or "concat", got {self.method!r}')
         if self.longer not in ("split", "error"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Iterator
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import msgspec
 
@@ -27,6 +27,9 @@ from headrace.feed.streams.steps import (
     outputs_of,
 )
 
+if TYPE_CHECKING:
+    from headrace.feed.sources.source import Source
+
 _BLOCK = 1024  # places whose rows are found at a time
 
 
@@ -42,20 +45,6 @@ class Order(NamedTuple):
     rows: Callable[[range], list[int]] | None = None
 
 
-class Rows(Protocol):
-    """What a stream needs of its source."""
-
-    counts: list[tuple[str, int]]
-    shard_digests: list[str]
-    declared: bool
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int) -> Any: ...
-
-    def _only(self, keys: Collection[str]) -> Rows: ...
-
-
 class Stream(Packable, Stepped):
     """Rows of a source, and what is made of them. It is made by `Source.filter` and `Source.flat_map`.
 
@@ -64,7 +53,7 @@ class Stream(Packable, Stepped):
         steps: what is done with each, in order.
     """
 
-    def __init__(self, source: Rows, steps: Steps = ()) -> None:
+    def __init__(self, source: Source, steps: Steps = ()) -> None:
         self._source, self.steps = source, steps
 
     def _documents(self) -> Stream:
@@ -141,7 +130,7 @@ class LaneRows(Lane):
 
     def __init__(
         self,
-        source: Rows,
+        source: Source,
         steps: Steps,
         places: range,
         order: Order,

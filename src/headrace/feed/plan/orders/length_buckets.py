@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import PositionError
+from headrace.feed.identifiers import require_positive
 from headrace.feed.plan.orders.mixed_order import MixedOrder
 from headrace.feed.plan.orders.order import Order, RowOrder, permute
 from headrace.feed.plan.state_dict import Position
@@ -44,8 +45,7 @@ class Buckets:
     batches: int = 50
 
     def __post_init__(self) -> None:
-        if isinstance(self.batches, bool) or not isinstance(self.batches, int) or self.batches < 1:
-            raise ValueError(f"batches of a bucket's window must be an integer of at least 1, got {self.batches!r}")
+        require_positive("batches of a bucket's window", self.batches)
         if self.lengths is None:
             return
         found = np.asarray(self.lengths)

@@ -203,10 +203,13 @@ class WeightSchedule:
     Args:
         mixing: the mixture.
         seed: of the order.
+
+    Attributes:
+        mixing, seed: as above.
     """
 
     def __init__(self, mixing: Mixing, seed: int) -> None:
-        self._mixing, self._seed = mixing, seed
+        self.mixing, self.seed = mixing, seed
         self._segments = [Segment(0, 0, mixing.weights, (0,) * len(mixing.names))]
         self._stretches: dict[int, list[Stretch]] = {}  # by epoch: a cache, which several threads may fill alike
         epoch = begin = 0  # of the latest segment's epoch: its number, and samples of the run before it
@@ -216,7 +219,7 @@ class WeightSchedule:
                 later = self.rows(epoch + 1)  # of every epoch that follows, as no weights change in between
                 passed = (place - begin - rows) // later
                 epoch, begin = epoch + 1 + passed, begin + rows + passed * later
-            taken = self.at(epoch, place - begin).counts(place - begin)
+            taken = self._at(epoch, place - begin).counts(place - begin)
             self._segments.append(Segment(epoch, place - begin, weights, taken))
             self._stretches = {}
 
@@ -225,14 +228,14 @@ class WeightSchedule:
         return self._rows(self._beginning(epoch).weights)
 
     def _rows(self, weights: tuple[float, ...]) -> int:
-        return self._mixing.epoch_rows or rows_until(self._mixing, weights)
+        return self.mixing.epoch_rows or rows_until(self.mixing, weights)
 
     def _beginning(self, epoch: int) -> Segment:
         """Returns the segment that an epoch begins with."""
         latest = next(segment for segment in reversed(self._segments) if segment[:2] <= (epoch, 0))
         if latest.epoch == epoch:
             return latest
-        rows = self._mixing.epoch_rows
+        rows = self.mixing.epoch_rows
         if not rows:
             return Segment(epoch, 0, latest.weights, (0,) * len(latest.taken))
         own = self._stretch(latest, rows, rows)
@@ -241,7 +244,7 @@ class WeightSchedule:
         return Segment(epoch, 0, latest.weights, taken)
 
     def _stretch(self, segment: Segment, end: int, rows: int) -> Stretch:
-        key = f"{self._seed}/{segment.epoch}/mixture".encode()
+        key = f"{self.seed}/{segment.epoch}/mixture".encode()
         return Stretch(segment.position, end, rows, Apportion(segment.weights), segment.taken, key)
 
     def _begun(self, epoch: int, end: int) -> list[Segment]:
@@ -261,7 +264,7 @@ class WeightSchedule:
             self._stretches = recent | {epoch: stretches}
         return stretches
 
-    def at(self, epoch: int, position: int) -> Stretch:
+    def _at(self, epoch: int, position: int) -> Stretch:
         """Returns the stretch of a place."""
         return next(stretch for stretch in reversed(self.stretches(epoch)) if stretch.begin <= position)
 
@@ -279,7 +282,7 @@ class WeightSchedule:
         return [beginning if end else beginning._replace(weights=()), *later[-1:]]
 
     def _constant(self) -> WeightSchedule:
-        return WeightSchedule(msgspec.structs.replace(self._mixing, schedule=()), self._seed)
+        return WeightSchedule(msgspec.structs.replace(self.mixing, schedule=()), self.seed)
 
     def require_fits(self, saved: Sequence[Segment], epoch: int, end: int) -> None:
         """Compares with what `state` returned, for a run that goes on. Weights that hold from `end` on may differ.
@@ -306,7 +309,7 @@ class WeightSchedule:
         if segment is None:
             return "no change of weights"
         weights = [f"={weight:g}" for weight in segment.weights] or [""] * len(segment.taken)
-        sources = zip(self._mixing.names, weights, segment.taken, strict=True)
+        sources = zip(self.mixing.names, weights, segment.taken, strict=True)
         return "the sources " + " ".join(f"{name}{weight} (behind {taken} rows)" for name, weight, taken in sources)
 
 
@@ -344,32 +347,23 @@ def rows_until(mixing: Mixing, weights: tuple[float, ...]) -> int:
     return low if mixing.until == "first" else high
 
 
-class MixedOrder:
+class MixedOrder(WeightSchedule):
     """See the module. It is an `Order`.
 
     Args:
         mixing: the mixture.
         seed: of the order.
         shuffle: of the sources' own orders: whether they are permuted, or the windows that they are permuted by.
-
-    Attributes:
-        mixing, seed: as above.
-        schedule: of the weights.
     """
 
     def __init__(self, mixing: Mixing, seed: int, shuffle: bool | Window) -> None:
-        self.mixing, self.seed, self._shuffle = mixing, seed, shuffle
-        self.schedule = WeightSchedule(mixing, seed)
-        self._offsets = np.cumsum([0, *mixing.rows])
-
-    def rows(self, epoch: int) -> int:
-        """Returns the rows of an epoch. They follow from the weights that it begins with."""
-        return self.schedule.rows(epoch)
+        super().__init__(mixing, seed)
+        self._shuffle, self._offsets = shuffle, np.cumsum([0, *mixing.rows])
 
     def rows_at(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """See `Order`. A row is counted through all sources, in their order."""
         found = np.empty_like(positions)
-        for stretch in self.schedule.stretches(epoch):
+        for stretch in self.stretches(epoch):
             here = (positions >= stretch.begin) & (positions < stretch.end)
             if here.any():
                 inside = positions[here] - stretch.begin
@@ -404,4 +398,4 @@ class MixedOrder:
 
     def taken(self, epoch: int, position: int) -> tuple[int, ...]:
         """Returns how many rows of each source were taken before a place: in this epoch, or in all if they go on."""
-        return self.schedule.at(epoch, position).counts(position)
+        return self._at(epoch, position).counts(position)

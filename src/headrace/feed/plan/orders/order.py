@@ -19,6 +19,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.feed.identifiers import require_positive
+
 _ROUNDS = 8
 _ROUND_KEYS = struct.Struct(f"<{_ROUNDS}Q")
 _FIRST, _SECOND = 0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53
@@ -121,10 +123,8 @@ class Window:
     runs: int = 64
 
     def __post_init__(self) -> None:
-        for name in ("run", "runs"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} of a Window must be an integer of at least 1, got {value!r}")
+        require_positive("run of a Window", self.run)
+        require_positive("runs of a Window", self.runs)
 
     @property
     def rows(self) -> int:
