@@ -61,7 +61,7 @@ def receivers() -> list[psutil.Process]:
 
 def local_executors(loader: DataLoader) -> list[int]:
     """Returns the pids of a loader's own workers. This process has other children, such as servers of the session."""
-    pool = next(iter(loader._sessions))._worker_pool
+    pool = next(iter(loader._sessions)).worker_pool
     return [worker.link.process.pid for worker in pool.workers()]  # type: ignore[attr-defined]
 
 

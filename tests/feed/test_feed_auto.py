@@ -153,7 +153,7 @@ def resized(context: str | None, seed: int, kill: bool) -> list[bytes]:
         for _ in range(2):
             for batch in loader:
                 loaded.append(batch.numpy().tobytes())
-                pool = next(iter(loader._sessions))._worker_pool
+                pool = next(iter(loader._sessions)).worker_pool
                 assert isinstance(pool, LocalPool)
                 if chance.random() < 0.3:
                     pool.resize(chance.randrange(1, 7))
@@ -190,7 +190,7 @@ def test_one_that_is_to_go_and_is_killed_is_not_replaced() -> None:
         batches = iter(loader)
         next(batches)
         wait_until(lambda: next(batches) is not None and len(local_executors(loader)) == 3, "three executors")
-        pool = next(iter(loader._sessions))._worker_pool
+        pool = next(iter(loader._sessions)).worker_pool
         pool.resize(1)
         [kept, *leaving] = local_executors(loader)
         for pid in leaving:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from headrace.feed.tuning.executor_rule import HOLD_SECONDS, Because, Choice, ExecutorRule, Host, Limits, Sample
+from headrace.feed.tuning.executor_rule import HOLD_SECONDS, Auto, Because, Choice, ExecutorRule, Host, Sample
 
 GB = 1 << 30
 
@@ -62,9 +62,9 @@ class Load:
 class Machine:
     """Runs a load under the rule: half-second samples, with noise; executors come and go after a moment."""
 
-    def __init__(self, load: Load, limits: Limits | None = None, noise: float = 0.03, starts: float = 1.0) -> None:
+    def __init__(self, load: Load, limits: Auto | None = None, noise: float = 0.03, starts: float = 1.0) -> None:
         self.load = load
-        self.rule = ExecutorRule(limits or Limits())
+        self.rule = ExecutorRule(limits or Auto())
         self.executors = 1
         self.now = 0.0
         self.largest = 1
@@ -208,13 +208,13 @@ def test_a_saturated_host_gets_no_more() -> None:
 
 
 LIMITED = {
-    Because.CORES: ((Load(own=0.0005, cpu=0.05, cores=8), Limits()), "8 cores"),
-    Because.AT_MOST: ((Load(own=0.0005, cpu=0.05, cores=8), Limits(at_most=2)), "at_most=2"),
+    Because.CORES: ((Load(own=0.0005, cpu=0.05, cores=8), Auto()), "8 cores"),
+    Because.AT_MOST: ((Load(own=0.0005, cpu=0.05, cores=8), Auto(at_most=2)), "at_most=2"),
     Because.BUDGET: (
-        (Load(own=0.0005, cpu=0.05, cores=8, size=64 << 20), Limits(memory=200 << 20)),
+        (Load(own=0.0005, cpu=0.05, cores=8, size=64 << 20), Auto(memory=200 << 20)),
         "memory=209715200",
     ),
-    Because.MEMORY: ((Load(own=0.0005, cpu=0.05, cores=8, size=64 << 20, memory=400 << 20), Limits()), "of 400 MiB"),
+    Because.MEMORY: ((Load(own=0.0005, cpu=0.05, cores=8, size=64 << 20, memory=400 << 20), Auto()), "of 400 MiB"),
 }
 
 
@@ -232,8 +232,8 @@ def test_cores_bound_what_computes_and_not_what_waits() -> None:
     assert Machine(Load(own=0.001, cpu=0.002, sleep=0.1, cores=4)).run(60).rule.choice.executors == 32
 
 
-@pytest.mark.parametrize(("limits", "because"), [(Limits(at_most=3), "at_most"), (Limits(memory=7 * GB), "budget")])
-def test_what_the_user_allows_is_never_passed(limits: Limits, because: str) -> None:
+@pytest.mark.parametrize(("limits", "because"), [(Auto(at_most=3), "at_most"), (Auto(memory=7 * GB), "budget")])
+def test_what_the_user_allows_is_never_passed(limits: Auto, because: str) -> None:
     machine = Machine(Load(own=0.02, cpu=0.4, size=2 * GB), limits).run(300)
     assert machine.largest == 3
     assert machine.rule.choice[:2] == (3, because)
@@ -274,7 +274,7 @@ def test_bursts_are_met_without_swinging() -> None:
 
 
 def test_nothing_is_judged_while_executors_start_or_were_killed() -> None:
-    rule = ExecutorRule(Limits())
+    rule = ExecutorRule(Auto())
     host = Host(16)
 
     def sample(now: float, executors: int) -> Sample:

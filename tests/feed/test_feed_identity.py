@@ -161,7 +161,7 @@ def serves(address: str, loader: DataLoader) -> bool:
     [session] = loader._sessions
     session.count_ready()
     return address in {
-        worker.endpoint.address for worker in session._worker_pool.workers() if worker.ready and worker.endpoint
+        worker.endpoint.address for worker in session.worker_pool.workers() if worker.ready and worker.endpoint
     }
 
 

@@ -136,7 +136,7 @@ def test_workers_that_do_not_persist_see_a_dataset_that_changed_between_epochs(s
 
 
 def worker_pids(loader: DataLoader) -> set[int]:
-    return {worker.link.process.pid for session in loader._sessions for worker in session._worker_pool.workers()}  # type: ignore[attr-defined]
+    return {worker.link.process.pid for session in loader._sessions for worker in session.worker_pool.workers()}  # type: ignore[attr-defined]
 
 
 def test_persistent_workers_stay_and_others_end_with_the_epoch() -> None:

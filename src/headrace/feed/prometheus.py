@@ -12,7 +12,9 @@ loader pays nothing. Importing this module without the library raises FeedError.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from threading import Thread
+from typing import TYPE_CHECKING
+from wsgiref.simple_server import WSGIServer
 
 from headrace.errors import FeedError
 from headrace.feed.wire.messages import Status
@@ -193,17 +195,6 @@ def _add(families: dict[str, Metric], name: str, text: str, value: float, labels
     family.add_metric(list(labels.values()), value)  # type: ignore[attr-defined]  # both kinds have it, Metric has not
 
 
-class _HttpServer(Protocol):
-    server_port: int
-
-    def shutdown(self) -> None: ...
-    def server_close(self) -> None: ...
-
-
-class _Thread(Protocol):
-    def join(self) -> None: ...
-
-
 class Exporter:
     """An HTTP server with a page `/metrics`.
 
@@ -211,7 +202,7 @@ class Exporter:
         port: its port.
     """
 
-    def __init__(self, server: _HttpServer, thread: _Thread) -> None:
+    def __init__(self, server: WSGIServer, thread: Thread) -> None:
         self._server, self._thread = server, thread
         self.port = server.server_port
 

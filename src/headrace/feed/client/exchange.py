@@ -100,7 +100,6 @@ class Exchange:
         warn: Callable[[str, type[Warning]], None],
     ) -> None:
         self.schedule = Schedule()
-        self.length: int | None = None
         self.replays = 0  # answers of lanes that are on their way to what was asked for
         self.opened: Callable[[], None] = lambda: None
         self._worker_pool = worker_pool
@@ -295,7 +294,6 @@ class Exchange:
             return  # the answer to a comparison of the shards, or of one that is to go
         if not self.placement.opened(worker, message, self._now()):
             return
-        self.length = self.placement.length
         worker.numerics = kind_of(message.numerics)
         admission = self._numerics.opened(worker.name, message.numerics)
         if admission.warning:
@@ -308,7 +306,6 @@ class Exchange:
 
     def _settle_shards(self, now: float) -> None:
         if self.placement.settle(now):
-            self.length = self.placement.length
             for worker in self._worker_pool.workers():
                 if worker.ready:
                     self._serve(worker)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import collections
-import contextlib
 import errno
 import ipaddress
 import os
@@ -23,6 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,6 +43,7 @@ from headrace.feed.worker.parent_death import watch_parent
 
 CONNECT_SECONDS = 5.0
 LOOK_SECONDS = 0.5
+LOOKUP_SECONDS = 0.01  # while a name is looked up
 
 
 @dataclass(eq=False)
@@ -61,62 +62,24 @@ class HostLink:
     looked: float = 0.0
 
 
-@dataclass(eq=False)
-class Lookup:
-    """The addresses of a name, once it is `done`, or why there are none."""
+def look_up(name: str, port: int) -> Future[list[Any]]:
+    """Looks up the addresses of a host, in a thread: a resolver may take half a minute over one that is gone.
 
-    addresses: list[Any] = field(default_factory=list)
-    error: str = ""
-    done: bool = False
-
-
-class Lookups:
-    """Looks up names of hosts in threads of their own, because a resolver may take half a minute over one that is gone.
-
-    There is one thread for a name at most, however often it is asked for meanwhile. The selector is woken by an answer.
+    Of an address it is done at once.
     """
+    lookup: Future[list[Any]] = Future()
 
-    def __init__(self) -> None:
-        self._woken, self._waker = socket.socketpair()
-        self._woken.setblocking(False)
-        self._waker.setblocking(False)
-        self._under_way: dict[tuple[str, int], Lookup] = {}
-
-    def fileno(self) -> int:
-        """What is readable when an answer has come."""
-        return self._woken.fileno()
-
-    def clear(self) -> None:
-        """Takes notice of the answers."""
-        with contextlib.suppress(BlockingIOError):
-            self._woken.recv(4096)
-        self._under_way = {name: lookup for name, lookup in self._under_way.items() if not lookup.done}
-
-    def look_up(self, name: str, port: int) -> Lookup:
-        """Returns the lookup of a name; that of an address is done at once."""
-        lookup = self._under_way.get((name, port))
-        if lookup is None:
-            lookup = self._under_way[name, port] = Lookup()
-            arguments = (lookup, name, port)
-            if _is_address(name):
-                self._resolve(*arguments)
-            else:
-                threading.Thread(target=self._resolve, args=arguments, name=f"lookup of {name}", daemon=True).start()
-        return lookup
-
-    def close(self) -> None:
-        """Closes the sockets. Threads may go on, and tell nobody."""
-        self._woken.close()
-        self._waker.close()
-
-    def _resolve(self, lookup: Lookup, name: str, port: int) -> None:
+    def resolve() -> None:
         try:
-            lookup.addresses = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+            lookup.set_result(socket.getaddrinfo(name, port, type=socket.SOCK_STREAM))
         except (OSError, ValueError) as error:
-            lookup.error = str(error)
-        lookup.done = True
-        with contextlib.suppress(OSError):  # it is full of such notes, or closed
-            self._waker.send(b".")
+            lookup.set_exception(error)
+
+    if _is_address(name):
+        resolve()
+    else:
+        threading.Thread(target=resolve, name=f"lookup of {name}", daemon=True).start()
+    return lookup
 
 
 def _is_address(name: str) -> bool:
@@ -134,7 +97,7 @@ class _Dialling:
     route: RouteNumber
     dial: messages.Dial
     tls: ClientTls | None
-    lookup: Lookup
+    lookup: Future[list[Any]]
     begun: float
 
 
@@ -154,23 +117,16 @@ class Receiver:
         self._selector = selectors.DefaultSelector()
         self._selector.register(channel, selectors.EVENT_READ, None)
         self._dials: list[_Dialling] = []
-        self._lookups = Lookups()
-        self._selector.register(self._lookups, selectors.EVENT_READ, self._lookups)
+        self._lookups: dict[tuple[str, int], Future[list[Any]]] = {}  # one thread for a name at most
 
     def run(self) -> None:
         """Works until the rank closes. Raises ConnectionClosed then."""
-        with contextlib.closing(self._lookups):
-            self._loop()
-
-    def _loop(self) -> None:
         while True:
             self._watch_writes()
-            for key, events in self._selector.select(timeout=0.5):
-                peer: HostLink | Lookups | None = key.data
+            for key, events in self._selector.select(timeout=LOOKUP_SECONDS if self._dials else LOOK_SECONDS):
+                peer: HostLink | None = key.data
                 if peer is None:
                     self._hear_rank(events)
-                elif isinstance(peer, Lookups):
-                    peer.clear()
                 elif self._hosts.get(peer.route) is peer:
                     self._hear_host(peer, events)
             if self._dials:
@@ -195,9 +151,7 @@ class Receiver:
 
     def _watch_writes(self) -> None:
         for key in list(self._selector.get_map().values()):
-            host: HostLink | Lookups | None = key.data
-            if isinstance(host, Lookups):
-                continue
+            host: HostLink | None = key.data
             channel = self._rank if host is None else host.channel
             pending = channel.wants_write or (host is not None and not host.connected)
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if pending else 0)
@@ -252,14 +206,17 @@ class Receiver:
         except (OSError, ValueError) as error:
             self._rank.send(messages.Down(f"cannot resolve {dial.address}: {error}"), route=route)
             return
-        self._dials.append(_Dialling(route, dial, tls, self._lookups.look_up(name, port), time.monotonic()))
+        lookup = self._lookups.get((name, port))
+        if lookup is None or lookup.done():
+            lookup = self._lookups[name, port] = look_up(name, port)
+        self._dials.append(_Dialling(route, dial, tls, lookup, time.monotonic()))
         self._connect_found()
 
     def _connect_found(self) -> None:
         """Connects to the hosts whose names have been looked up, and gives up those that took too long."""
         waiting, self._dials = self._dials, []
         for dialling in waiting:
-            if dialling.lookup.done:
+            if dialling.lookup.done():
                 self._connect(dialling)
             elif time.monotonic() - dialling.begun > CONNECT_SECONDS:
                 why = f"cannot resolve {dialling.dial.address}: no answer within {CONNECT_SECONDS:g} s"
@@ -268,11 +225,13 @@ class Receiver:
                 self._dials.append(dialling)
 
     def _connect(self, dialling: _Dialling) -> None:
-        route, dial, lookup = dialling.route, dialling.dial, dialling.lookup
-        if lookup.error:
-            self._rank.send(messages.Down(f"cannot resolve {dial.address}: {lookup.error}"), route=route)
+        route, dial = dialling.route, dialling.dial
+        try:
+            addresses = dialling.lookup.result()
+        except (OSError, ValueError) as error:
+            self._rank.send(messages.Down(f"cannot resolve {dial.address}: {error}"), route=route)
             return
-        family, kind, protocol, _, target = lookup.addresses[self._failures[dial.address] % len(lookup.addresses)]
+        family, kind, protocol, _, target = addresses[self._failures[dial.address] % len(addresses)]
         handshake = ClientHandshake(dial.secret, dial.client, dial.rank, dial.world_size)
         now = time.monotonic()
         host = HostLink(route, dial.address, handshake, now + CONNECT_SECONDS + HANDSHAKE_SECONDS, Keepalive(now))

@@ -12,9 +12,8 @@ import collections
 import logging
 import math
 import os
-import traceback
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from headrace.errors import FeedError, ProtocolError, WorkersLost
 from headrace.feed.client.assembly import Assembly, Delivery
@@ -36,19 +35,6 @@ FIRST_SECONDS = 1.0  # that a trainer is taken to be away before that is known
 PUMP_SECONDS = 0.002  # while a bundle of small batches is handed over, workers are looked after that often
 
 
-class Tuner(Protocol):
-    """Looks after a session at every step, and changes how many workers it has and how far it asks ahead.
-
-    Attributes:
-        stopped: whether it has failed, and is not called any more.
-    """
-
-    stopped: bool
-
-    def look(self, session: Session) -> None:
-        """Called between two exchanges: nothing is half done."""
-
-
 def check_owner(owner: int) -> None:
     """Raises FeedError if this process is a fork of the one whose pass it is."""
     if owner != os.getpid():
@@ -67,11 +53,13 @@ class Session:
         policy: how it works.
         stats: counters to add to.
         warn: called with what the user should know, and the kind of warning.
-        tuner: see `Tuner`; None for none.
+        tune: called with the session at every step, between two exchanges: nothing is half done then. It may change
+            how many workers there are and how far is asked ahead.
 
     Attributes:
         ahead: batches that may be on their way even where the window is full.
         blocked: seconds in which a batch was waited for that was not there.
+        worker_pool: the workers.
     """
 
     def __init__(
@@ -81,10 +69,10 @@ class Session:
         policy: Policy,
         stats: SessionStats,
         warn: Callable[[str, type[Warning]], None],
-        tuner: Tuner | None = None,
+        tune: Callable[[Session], None] | None = None,
     ) -> None:
         self._owner = os.getpid()
-        self._worker_pool = worker_pool
+        self.worker_pool = worker_pool
         self._assembly = Assembly(policy.memory, policy.pinning)
         self.taken_bytes = 0  # of the tensors and arrays of the batch that was taken last
         self._exchange = Exchange(worker_pool, opening, self._assembly, policy, stats, warn)
@@ -100,7 +88,7 @@ class Session:
         self._open: tuple[Bundle, Iterator[Delivery | Exception]] | None = None  # the bundle that is handed over
         self._handed = 0  # batches of it that were
         self._unraised: Exception | None = None  # what went wrong when batches were asked for behind one that was taken
-        self._tuner = tuner
+        self._tune = tune
         self.ahead = 0
         self.blocked = 0.0
         self._asked = now()  # when workers were last asked
@@ -136,7 +124,7 @@ class Session:
     @property
     def length(self) -> int | None:
         """Length of the dataset, None until a worker has opened the pipeline."""
-        return self._exchange.length
+        return self._exchange.placement.length
 
     @property
     def data(self) -> str:
@@ -168,14 +156,9 @@ class Session:
         return [worker.executors for worker in self._schedule.workers.values()]
 
     @property
-    def worker_pool(self) -> WorkerPool:
-        """The workers."""
-        return self._worker_pool
-
-    @property
     def receiver_cpu_seconds(self) -> float:
         """CPU time of the receiver, while the session is open; afterwards `stats` has it."""
-        return 0.0 if self.closed else self._worker_pool.receiver_cpu()
+        return 0.0 if self.closed else self.worker_pool.receiver_cpu()
 
     @property
     def inherited(self) -> bool:
@@ -291,10 +274,10 @@ class Session:
     def close(self) -> None:
         """Ends the session's links and processes and gives up its slabs."""
         if not self.closed:
-            self.stats.receiver_cpu_seconds += self._worker_pool.receiver_cpu()
+            self.stats.receiver_cpu_seconds += self.worker_pool.receiver_cpu()
             self.closed = True
             self._open = None
-            self._worker_pool.close()
+            self.worker_pool.close()
             self._assembly.ledger.close()
 
     # The window
@@ -376,7 +359,7 @@ class Session:
                 )
             if now - begun > WARN_SECONDS and not self._warned and not self._schedule.workers:
                 self._warned = True
-                self._warn(f"still waiting for workers: {self._worker_pool.describe()}", UserWarning)
+                self._warn(f"still waiting for workers: {self.worker_pool.describe()}", UserWarning)
             pause = min(PATIENCE, deadline - now) if deadline is not None else PATIENCE
             self._step_or_close(max(0.0, pause))
         self.blocked += self._now() - asked
@@ -386,45 +369,30 @@ class Session:
         try:
             with explained():
                 self._exchange.step(pause)
-            if self._tuner is not None and not self._tuner.stopped:
-                self._tune(self._tuner)
+            if self._tune is not None:
+                self._tune(self)
         except BaseException:  # whatever interrupted it (a Ctrl-C too), what is under way is not known any more
             self.close()
             raise
         self._asked = self._now()
 
-    def _tune(self, tuner: Tuner) -> None:
-        """Has the tuner look. One that fails is not called again: training goes on with the workers that there are."""
-        try:
-            tuner.look(self)
-        except Exception as error:  # noqa: BLE001 - whatever it is, batches can be made without it
-            tuner.stopped = True
-            _log.warning(
-                "the tuner of this loader has failed:\n%s", traceback.format_exc()
-            )  # as text: it holds nothing
-            self._warn(
-                f"the number of workers is not tuned any more, training goes on with those that there are: "
-                f"{type(error).__name__}: {error}",
-                UserWarning,
-            )
-
     def _advice(self) -> str:
-        if not self._schedule.workers and self._worker_pool.absent():
+        if not self._schedule.workers and self.worker_pool.absent():
             return "start the hosts that are missing, or take them out of workers="
-        if not self._schedule.workers and not self._worker_pool.served:
+        if not self._schedule.workers and not self.worker_pool.served:
             return "to open the dataset may take that long: raise stall_timeout; or a worker hangs: see its log"
         return "a sample may take that long: raise stall_timeout; or a worker hangs: see its log"
 
     def _awaited(self) -> str:
         head = self._schedule.head
-        names = {worker.number: worker.name for worker in self._worker_pool.workers()}
+        names = {worker.number: worker.name for worker in self.worker_pool.workers()}
         if head is not None:
             for slice_ in head.slices:
                 if slice_.requests:
                     keys = [key for plan in head.plans for key in plan.keys][slice_.first : slice_.last][:8]
                     who = ", ".join(names.get(request.worker, "a worker") for request in slice_.requests)
                     return f"waited for {who}, indices {keys}"
-        return self._worker_pool.describe()
+        return self.worker_pool.describe()
 
 
 def _one_each(batches: int) -> int:

@@ -443,7 +443,10 @@ class DataLoader:
         progress = begun.progress
         fetched = progress if self.device is None else dataclasses.replace(progress)
         here = self._endpoints is None and self.num_workers == 0
-        batches = self._load(begun, fetched) if here else self._serve(begun, fetched)
+        if here:
+            batches: Supply = Inline(self._pass(begun, fetched, self._local()), begun.plans)
+        else:
+            batches = self._serve(begun, fetched)
         if self.device is not None:
             timed = self.device.type == "cuda" and bool(self._meter.file)
             accelerator = open_device(self.device, timed=timed)
@@ -520,7 +523,8 @@ class DataLoader:
             self._tuner.ranks = self._shard.world_size
         pinning = find_pinning(self.device, pin=self.pin_memory)
         policy = dataclasses.replace(self._options.policy, prefetch=self.prefetch_factor, pinning=pinning)
-        return Session(self._worker_pool(), self._opening, policy, self._stats, warn_user, self._tuner)
+        tune = self._tuner.look if self._tuner is not None else None
+        return Session(self._worker_pool(), self._opening, policy, self._stats, warn_user, tune)
 
     def _pass(self, begun: PlannedPass, progress: Progress, built: Built) -> Pass:
         if begun.lanes is None:
@@ -529,9 +533,6 @@ class DataLoader:
         readers = LaneReaders(built.dataset, self.worker_init_fn, shown=self._options.num_shards is not None)
         make = LaneMaker(built, readers, warn_user, shared=self._planner.world_size > 1)
         return LaneBatches(built, begun.lanes, progress, self._stats, make)
-
-    def _load(self, begun: PlannedPass, progress: Progress) -> Supply:
-        return Inline(self._pass(begun, progress, self._local()), begun.plans)
 
     def _serve(self, begun: PlannedPass, progress: Progress) -> Supply:
         endless, begins = begun.end_step is not None, progress.place != Place(0)

@@ -4,7 +4,7 @@ The copy of a batch is started when the batch before it is handed over, if it ha
 wait for it. The consumer's stream, not its thread, waits for the copy. The host's memory of a batch is held until its
 copy is done, and only then can its slab be used again, whatever happens to the Python objects.
 
-`DeviceBatches` knows order, lifetime and position, and uses an `Accelerator` for everything else, which hides torch's
+`DeviceBatches` knows order, lifetime and position, and uses a `PlainDevice` for everything else, which hides torch's
 devices.
 """
 
@@ -38,23 +38,44 @@ class Mark(Protocol):
         """Waits until everything before it is done."""
 
 
-class Accelerator(Protocol):
-    """What a device does for a feed. Copies are done in the order in which they are started."""
+class _Passed:
+    """The mark of a device that does everything at once."""
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        pass
+
+
+class PlainDevice:
+    """What a device does for a feed; this one of torch has no streams. Copies are done in the order of their start.
+
+    Args:
+        device: which.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
 
     def start(self, leaf: Any) -> Any:
         """Starts to copy a host tensor on the side stream and returns the copy; returns anything else as it is."""
+        return leaf.to(self._device) if is_tensor(leaf) else leaf
 
     def mark(self) -> Mark:
         """Returns the place behind all copies that were started."""
+        return _Passed()
 
     def wait(self, mark: Mark) -> None:
         """Has the consumer's stream wait for a mark; the calling thread does not wait."""
 
     def land(self, leaf: Any) -> Any:
         """Makes what `start` returned the consumer's, in its stream; may start to move an object of another type."""
+        return leaf if is_tensor(leaf) or not _moves_itself(leaf) else _moved(leaf, self._device)
 
     def landed(self) -> Mark | None:
         """Returns the place behind the objects that `land` moved since this was asked; None if there are none."""
+        return None
 
 
 class _Started(NamedTuple):
@@ -84,7 +105,7 @@ class DeviceBatches(Supply):
         batches: Supply,
         fetched: Progress,
         progress: Progress,
-        accelerator: Accelerator,
+        accelerator: PlainDevice,
         copied: Callable[[Any, Any], None] | None = None,
     ) -> None:
         self._batches = batches
@@ -179,7 +200,7 @@ def _mapped(batch: Any, function: Any) -> Any:
 # torch's devices
 
 
-class StreamDevice:
+class StreamDevice(PlainDevice):
     """A device of torch with streams.
 
     Args:
@@ -190,7 +211,7 @@ class StreamDevice:
     def __init__(self, device: torch.device, *, timed: bool = False) -> None:
         import torch
 
-        self._device = device
+        super().__init__(device)
         self._timed = timed
         self._moves = False  # objects are on their way in the consumer's stream
         self._module: Any = getattr(torch, device.type)
@@ -235,46 +256,6 @@ class StreamDevice:
         self._moves = False
         event: Mark = self._module.current_stream(self._device).record_event()
         return event
-
-
-class _Passed:
-    """The mark of a device that does everything at once."""
-
-    def query(self) -> bool:
-        return True
-
-    def synchronize(self) -> None:
-        pass
-
-
-class PlainDevice:
-    """A device of torch without streams.
-
-    Args:
-        device: which.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-
-    def start(self, leaf: Any) -> Any:
-        """Copies a tensor."""
-        return leaf.to(self._device) if is_tensor(leaf) else leaf
-
-    def mark(self) -> Mark:
-        """Everything is done."""
-        return _Passed()
-
-    def wait(self, mark: Mark) -> None:
-        """Everything is done."""
-
-    def land(self, leaf: Any) -> Any:
-        """Moves objects of other types."""
-        return leaf if is_tensor(leaf) or not _moves_itself(leaf) else _moved(leaf, self._device)
-
-    def landed(self) -> Mark | None:
-        """Everything is done."""
-        return None
 
 
 def _is_host_tensor(leaf: Any) -> bool:
@@ -360,7 +341,7 @@ def find_pinning(device: torch.device | None, *, pin: bool) -> CudaPinning | Non
     return CudaPinning(fenced=True) if torch.cuda.is_available() else None
 
 
-def open_device(device: torch.device, *, timed: bool = False) -> Accelerator:
+def open_device(device: torch.device, *, timed: bool = False) -> PlainDevice:
     """Returns a device to copy to; one without an index is the current one of its kind.
 
     Args:

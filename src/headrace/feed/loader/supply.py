@@ -158,16 +158,15 @@ class Supply(abc.ABC):
     def fetch(self) -> Made | None:
         """Returns the next batch and its number of rows, None at the end."""
 
-    @abc.abstractmethod
     def ready(self) -> bool:
         """Says whether `fetch` would return or raise without a wait."""
+        return False
 
-    @abc.abstractmethod
     def queued(self) -> int:
         """Returns how many batches are there."""
+        return 0
 
-    @abc.abstractmethod
-    def end(self, *, complete: bool) -> None:
+    def end(self, *, complete: bool) -> None:  # noqa: B027 - where nothing is held
         """The pass is over; `complete` if it was not broken off. May be called twice."""
 
 
@@ -226,17 +225,6 @@ class Inline(_PassSupply):
                 return self._pass.make(self._plan)
         except StopIteration as error:  # it would end the user's loop as if the epoch were over
             raise RuntimeError("the dataset raised StopIteration") from error
-
-    def ready(self) -> bool:
-        """Returns False: a batch is never made before it is asked for."""
-        return False
-
-    def queued(self) -> int:
-        """Returns 0, likewise."""
-        return 0
-
-    def end(self, *, complete: bool) -> None:
-        """Nothing is held."""
 
 
 class Served(_PassSupply):

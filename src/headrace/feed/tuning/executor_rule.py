@@ -96,11 +96,31 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What the user allows. `at_most`: executors; `memory`: bytes of executors and slabs; None for no limit."""
+class Auto:
+    """``num_workers="auto"``, with limits.
+
+    Attributes:
+        at_most: workers; None for what the machine can use.
+        memory: bytes that the workers and the batches on their way may take together; None for what the control group,
+            or the machine, has.
+
+    Raises:
+        ValueError: a limit that is not positive.
+    """
 
     at_most: int | None = None
     memory: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("at_most", self.at_most), ("memory", self.memory)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise ValueError(f"feed.Auto: {name} must be an integer of at least 1, got {value!r}")
+
+    @property
+    def most(self) -> int:
+        """Workers that there will ever be, as `get_worker_info().num_workers` says in them."""
+        most = MOST_A_CORE * usable_cores()
+        return most if self.at_most is None else min(most, self.at_most)
 
 
 class Choice(NamedTuple):
@@ -150,14 +170,13 @@ class ExecutorRule:
 
     Args:
         limits: what the user allows.
-        executors: how many there are to begin with.
 
     Attributes:
         choice: the latest.
     """
 
-    def __init__(self, limits: Limits, executors: int = 1) -> None:
-        self.choice = Choice(executors, Because.STARTED)
+    def __init__(self, limits: Auto) -> None:
+        self.choice = Choice(1, Because.STARTED)
         self._limits = limits
         self._samples: collections.deque[Sample] = collections.deque()
         self._settled: float | None = None  # since when the number is what it should be
@@ -259,15 +278,10 @@ class ExecutorRule:
     def _change(self, choice: Choice, on_trial: _Load | None) -> None:
         trial = None if on_trial is None else _Trial(self.choice.executors, on_trial)
         same = choice.executors == self.choice.executors
-        self.choice = choice
-        self._begin(trial)
-        if same and trial is None:
-            self._settled = -math.inf  # nothing has to settle
-
-    def _begin(self, trial: _Trial | None) -> None:
-        self._trial = trial
+        self.choice, self._trial = choice, trial
         self._samples.clear()
-        self._settled, self._idle = None, 0.0
+        self._idle = 0.0
+        self._settled = -math.inf if same and trial is None else None  # nothing has to settle
 
     def _fail(self, level: int, now: float) -> None:
         """A number did no good: it is not tried again for a while."""
@@ -355,34 +369,6 @@ def desired_hosts(needed: float, executors: float, hosts: int, stall: float, lin
     if wanted > hosts and (stall < HOST_STALL or link > LINK_BUSY):
         return max(1, hosts)
     return max(1, min(wanted, GROWTH * max(1, hosts)))
-
-
-@dataclass(frozen=True)
-class Auto:
-    """``num_workers="auto"``, with limits.
-
-    Attributes:
-        at_most: workers; None for what the machine can use.
-        memory: bytes that the workers and the batches on their way may take together; None for what the control group,
-            or the machine, has.
-
-    Raises:
-        ValueError: a limit that is not positive.
-    """
-
-    at_most: int | None = None
-    memory: int | None = None
-
-    def __post_init__(self) -> None:
-        for name, value in (("at_most", self.at_most), ("memory", self.memory)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise ValueError(f"feed.Auto: {name} must be an integer of at least 1, got {value!r}")
-
-    @property
-    def most(self) -> int:
-        """Workers that there will ever be, as `get_worker_info().num_workers` says in them."""
-        most = MOST_A_CORE * usable_cores()
-        return most if self.at_most is None else min(most, self.at_most)
 
 
 def asked_workers(num_workers: int | Auto | Literal["auto"]) -> tuple[int, Auto | None]:

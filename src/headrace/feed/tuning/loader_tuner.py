@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import logging
 import math
 import time
+import traceback
 import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -18,10 +20,12 @@ from headrace.feed.client.local_pool import LocalPool
 from headrace.feed.client.policy import SessionStats
 from headrace.feed.client.session import Session
 from headrace.feed.metrics.step_meter import StepMeter, Totals
-from headrace.feed.tuning.executor_rule import Auto, Choice, ExecutorRule, Limits, Sample, desired_hosts
+from headrace.feed.tuning.executor_rule import Auto, Choice, ExecutorRule, Sample, desired_hosts
 from headrace.feed.tuning.host_use import HostUse
 from headrace.feed.wire.remote_errors import warn_user
 from headrace.feed_metrics import Because
+
+_log = logging.getLogger(__name__)
 
 SAMPLE_SECONDS = 0.5
 WARM_SECONDS = 0.2  # of a session, in which its workers start: not measured
@@ -79,7 +83,7 @@ class LoaderTuner:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.auto = auto
-        self._rule = ExecutorRule(Limits(auto.at_most, auto.memory)) if auto is not None else None
+        self._rule = ExecutorRule(auto) if auto is not None else None
         self._meter, self._stats, self._memory = meter, stats, memory
         self.ranks = 1
         self._fixed_ahead = fixed_ahead
@@ -95,7 +99,7 @@ class LoaderTuner:
         self.desired: int | None = None
         self.ahead = 0
         self.changes: collections.deque[Change] = collections.deque(maxlen=CHANGES)
-        self.stopped = False
+        self._stopped = False
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_session": None, "_host": None}
@@ -106,7 +110,23 @@ class LoaderTuner:
         return self._rule.choice if self._rule is not None else None
 
     def look(self, session: Session) -> None:
-        """See `headrace.feed.client.session.Tuner`."""
+        """Tunes a session. One that fails does so no more: training goes on with the workers that there are."""
+        if self._stopped:
+            return
+        try:
+            self._look(session)
+        except Exception as error:  # noqa: BLE001 - whatever it is, batches can be made without it
+            self._stopped = True
+            _log.warning(
+                "the tuner of this loader has failed:\n%s", traceback.format_exc()
+            )  # as text: it holds nothing
+            warn_user(
+                f"the number of workers is not tuned any more, training goes on with those that there are: "
+                f"{type(error).__name__}: {error}",
+                UserWarning,
+            )
+
+    def _look(self, session: Session) -> None:
         now = self._clock()
         if self._session is None or self._session() is not session:  # it has workers of its own
             self._begin(session, now)
