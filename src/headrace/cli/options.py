@@ -215,6 +215,15 @@ def echo_json(value: object) -> None:
     click.echo(json_document(value))
 
 
+def say(value: object, output: str, *lines: object) -> None:
+    """Writes the answer of a command that is a line or some: as JSON the value, else the lines."""
+    if output == "json":
+        echo_json(value)
+        return
+    for line in lines:
+        click.echo(line)
+
+
 def json_document(value: object) -> str:
     """Returns one JSON document."""
     import msgspec

@@ -17,6 +17,7 @@ from headrace.cli.options import (
     name_option,
     output_option,
     progress,
+    say,
     to_option,
     update_option,
     write,
@@ -457,12 +458,10 @@ def create(name: str, region: str | None, profile: str | None, dry_run: bool, ou
         else:
             built, image = registry.create(name, files)
     outcome = "created" if built else "unchanged"
-    if output == "json":
-        echo_json({**where, "outcome": outcome, "job": {"image_uri": image}})
-    elif dry_run:
-        click.echo(f"the image {image}: {'would be built and sent' if built else 'is there'}\nnothing was changed")
-    else:
-        click.echo(f"# the image in {aws.region}, account {where['account']}: {outcome}\nimage_uri: {image}")
+    text = f"# the image in {aws.region}, account {where['account']}: {outcome}\nimage_uri: {image}"
+    if dry_run:
+        text = f"the image {image}: {'would be built and sent' if built else 'is there'}\nnothing was changed"
+    say({**where, "outcome": outcome, "job": {"image_uri": image}}, output, text)
 
 
 @image.command("show", short_help="Print the line for the job file again.")
@@ -485,10 +484,8 @@ def show(name: str, region: str | None, profile: str | None, output: str) -> Non
     if not found.images:
         raise UsageError(f"the repository {name} has no image", hint="headrace cloud image create --base IMAGE")
     image = f"{found.uri}:{found.images[0]}"
-    if output == "json":
-        echo_json({"kind": "image", "name": name, "images": list(found.images), "job": {"image_uri": image}})
-    else:
-        click.echo(f"image_uri: {image}")
+    value = {"kind": "image", "name": name, "images": list(found.images), "job": {"image_uri": image}}
+    say(value, output, f"image_uri: {image}")
 
 
 @image.command("remove", short_help="Remove the repository with its images.")
@@ -512,11 +509,9 @@ def remove(name: str, region: str | None, profile: str | None, dry_run: bool, ou
         registry = ImageRegistry(aws, progress)
         found = registry.check_own(name) if dry_run else registry.remove(name)
         where = {"kind": "image", "name": name, "region": aws.region}
-    if output == "json":
-        echo_json({**where, "outcome": "removed", "dry_run": dry_run, "images": list(found.images)})
-        return
+    value = {**where, "outcome": "removed", "dry_run": dry_run, "images": list(found.images)}
     what = f"the repository {name} in {aws.region} with {len(found.images)} images"
-    click.echo(f"{what}: would be removed\nnothing was changed" if dry_run else f"{what}: removed")
+    say(value, output, f"{what}: would be removed\nnothing was changed" if dry_run else f"{what}: removed")
 
 
 def _region(named: str | None) -> str:

@@ -248,11 +248,9 @@ def export(run: str, to: str, into: str | None, project: str | None, output: str
       headrace export my-job --to mlflow --project digits
       WANDB_MODE=offline headrace export my-job --to wandb
     """
-    from headrace.cli.options import echo_json, open_run
+    from headrace.cli.options import open_run, say
     from headrace.insight.export import export as write
 
     what, where = write(open_run(run), to, into, project)
-    if output == "json":
-        echo_json({"run_id": what.run_id, "to": to, "series": len(what.series), "points": what.points, "where": where})
-    else:
-        click.echo(f"{what.run_id}: {what.points:,} values of {len(what.series)} series; {where}")
+    value = {"run_id": what.run_id, "to": to, "series": len(what.series), "points": what.points, "where": where}
+    say(value, output, f"{what.run_id}: {what.points:,} values of {len(what.series)} series; {where}")

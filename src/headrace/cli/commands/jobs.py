@@ -143,7 +143,7 @@ def plan(
 def _render(job: Job, engine: str, folder: Path, output: str) -> None:
     """Writes what the engine would submit, and says which files that are."""
     from headrace import engines
-    from headrace.cli.options import echo_json
+    from headrace.cli.options import say
     from headrace.engines.documents import write_documents
     from headrace.errors import EngineRefused
 
@@ -153,12 +153,8 @@ def _render(job: Job, engine: str, folder: Path, output: str) -> None:
     except ValueError as error:
         hint = "the page own-engine of the docs says what an engine renders: relative paths in the folder, each once"
         raise EngineRefused(f"what the engine {engine!r} renders cannot be written: {error}", hint) from error
-    if output == "json":
-        named = zip(documents, files, strict=True)
-        echo_json({"engine": engine, "documents": [{"name": one.name, "file": str(file)} for one, file in named]})
-    else:
-        for file in files:
-            click.echo(file)
+    named = [{"name": one.name, "file": str(file)} for one, file in zip(documents, files, strict=True)]
+    say({"engine": engine, "documents": named}, output, *files)
 
 
 @click.command("run", short_help="Run a job and follow it.")
@@ -203,7 +199,7 @@ def run(
     try:
         from headrace import engines
         from headrace.cli.follow import follow
-        from headrace.cli.options import echo_json
+        from headrace.cli.options import echo_json, say
         from headrace.cli.views.run_screen import RunScreen, fetch_line, outcome
         from headrace.cli.views.terminal import Terminal
         from headrace.home import settings_file
@@ -223,10 +219,8 @@ def run(
         click.echo(handle.isolation, err=True)
         if record:
             click.echo(fetch_line(record, handle.id), err=True)
-        if output.format == "json":
-            echo_json({"run_id": handle.id, "run_dir": str(handle.paths.root), "status": handle.status})
-        else:
-            click.echo(handle.id)
+        value = {"run_id": handle.id, "run_dir": str(handle.paths.root), "status": handle.status}
+        say(value, output.format, handle.id)
         return 0
     verbose = logging.getLogger("headrace").isEnabledFor(logging.INFO)
     screen = RunScreen(Terminal.standard(err=output.format == "json"), quiet=quiet, verbose=verbose, record=record)

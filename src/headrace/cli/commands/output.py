@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from headrace.insight.render.document import Document
     from headrace.instance.storage import Store
     from headrace.runs import LogLine, RunPaths, Selector, Stream
     from headrace.runs.disk_use import RunFile
@@ -275,7 +276,7 @@ def files(run: str, patterns: tuple[str, ...], to: str | None, output: str) -> N
     import fnmatch
     from pathlib import Path
 
-    from headrace.cli.options import echo_json, open_run
+    from headrace.cli.options import answer, open_run
     from headrace.runs.disk_use import files_of
 
     paths = open_run(run).paths
@@ -285,14 +286,12 @@ def files(run: str, patterns: tuple[str, ...], to: str | None, output: str) -> N
         if not patterns or any(fnmatch.fnmatchcase(_name(file), pattern) for pattern in patterns)
     ]
     copies = [None if to is None else _copy(file, Path(to)) for file in files]
-    if output == "json":
-        listed = [
-            {"host": file.host, "name": file.name, "path": str(copy or file.path), "bytes": file.bytes}
-            for file, copy in zip(files, copies, strict=True)
-        ]
-        echo_json({"run_id": paths.id, "run_dir": str(paths.root), "files": listed})
-    else:
-        _show(files, to, paths.id)
+    listed = [
+        {"host": file.host, "name": file.name, "path": str(copy or file.path), "bytes": file.bytes}
+        for file, copy in zip(files, copies, strict=True)
+    ]
+    value = {"run_id": paths.id, "run_dir": str(paths.root), "files": listed}
+    answer(value, output, lambda: _files_document(files, to, paths.id))
 
 
 def _name(file: RunFile) -> str:
@@ -316,19 +315,17 @@ def _copy(file: RunFile, target: Path) -> Path:
     return copy
 
 
-def _show(files: list[RunFile], to: str | None, run_id: str) -> None:
-    from headrace.cli.views.table import show
+def _files_document(files: list[RunFile], to: str | None, run_id: str) -> Document:
     from headrace.insight.render.document import Sentence, document, section, table
     from headrace.insight.render.plain_text import size_text
     from headrace.runs.event_text import counted
 
     if not files:
-        show(document(section(Sentence(f"{run_id}: no such file on this machine"))))
-        return
+        return document(section(Sentence(f"{run_id}: no such file on this machine")))
     where = "" if to is None else f", copied to {to}"
     total = f"{counted(len(files), 'file')}, {size_text(sum(file.bytes for file in files))}{where}"
     rows = ((_name(file), size_text(file.bytes)) for file in files)
-    show(document(section(table(("file", "size"), rows, ("size",)), Sentence(total))))
+    return document(section(table(("file", "size"), rows, ("size",)), Sentence(total)))
 
 
 SILENT_SECONDS = 30.0
@@ -366,7 +363,8 @@ def fetch(record: str, into: str | None, follow: bool, every: float, output: str
     import time
     from pathlib import Path
 
-    from headrace.cli.options import echo_json
+    from headrace.cli.options import say
+    from headrace.insight.render.plain_text import size_text
     from headrace.instance.storage import Store
     from headrace.runs import Run, runs_dir
     from headrace.runs.segment_reader import RecordCopy
@@ -378,26 +376,20 @@ def fetch(record: str, into: str | None, follow: bool, every: float, output: str
         if follow and not copied.complete:
             click.echo(f"headrace: copying {paths.id} to {paths.root}", err=True)
             copied = _follow(copy, every)
-    run = Run(paths)
-    if output == "json":
-        echo_json(
-            {
-                "run_id": paths.id,
-                "run_dir": str(paths.root),
-                "uri": copied.place,
-                "segments": copy.segments,
-                "bytes": copy.bytes,
-                "complete": copied.complete,
-                "stored": copied.t,
-                "status": run.status,
-            }
-        )
-        return
-    from headrace.insight.render.plain_text import size_text
-
+    status = Run(paths).status
+    value = {
+        "run_id": paths.id,
+        "run_dir": str(paths.root),
+        "uri": copied.place,
+        "segments": copy.segments,
+        "bytes": copy.bytes,
+        "complete": copied.complete,
+        "stored": copied.t,
+        "status": status,
+    }
     ago = max(0.0, time.time() - copied.t)
     end = "complete" if copied.complete else f"the newest part was stored {ago:.0f} s ago"
-    click.echo(f"{paths.id}: {run.status.value}; {size_text(copy.bytes)} copied to {paths.root}; {end}")
+    say(value, output, f"{paths.id}: {status.value}; {size_text(copy.bytes)} copied to {paths.root}; {end}")
 
 
 def _copy_of(store: Store, record: str, runs: Path) -> RunPaths:

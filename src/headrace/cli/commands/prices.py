@@ -11,7 +11,7 @@ import click
 from headrace.cli.options import output_option, region_option
 
 if TYPE_CHECKING:
-    from headrace.catalog.prices import Price, PriceChange
+    from headrace.catalog.prices import Price
 
 
 _HELP = ("--help", "-h")
@@ -127,6 +127,8 @@ def update(files: tuple[Path, ...], regions: tuple[str, ...], profile: str | Non
 
     from headrace.catalog import prices
     from headrace.catalog.prices import own_list
+    from headrace.cli.options import answer
+    from headrace.cli.views.cost_tables import price_changes_document
     from headrace.errors import UsageError
 
     if files and profile:
@@ -145,7 +147,11 @@ def update(files: tuple[Path, ...], regions: tuple[str, ...], profile: str | Non
     changes = prices.changes(new)
     rows = prices.updated(new)
     path = own_list() if dry_run else prices.write_list(rows, today)
-    _show(path, new, changes, dry_run, output)
+    regions_of = len({price.region for price in new})
+    done = "nothing was changed; it would be written to" if dry_run else "written to"
+    outcome = f"{len(new)} prices of {regions_of} regions, {len(changes)} of them new or other: {done} {path}"
+    value = {"list": str(path), "dry_run": dry_run, "prices": len(new), "changes": changes}
+    answer(value, output, lambda: price_changes_document(changes, outcome))
 
 
 def _asked(regions: Sequence[str], profile: str | None, today: str) -> Sequence[Price]:
@@ -155,18 +161,3 @@ def _asked(regions: Sequence[str], profile: str | None, today: str) -> Sequence[
 
     with closing(Aws(API_REGION, profile)) as aws:
         return asked_prices(aws.client("pricing"), regions, today)
-
-
-def _show(path: Path, new: Sequence[Price], changes: Sequence[PriceChange], dry_run: bool, output: str) -> None:
-    if output == "json":
-        from headrace.cli.options import echo_json
-
-        echo_json({"list": str(path), "dry_run": dry_run, "prices": len(new), "changes": changes})
-        return
-    from headrace.cli.views.cost_tables import price_changes_document
-    from headrace.cli.views.table import show
-
-    regions = len({price.region for price in new})
-    done = "nothing was changed; it would be written to" if dry_run else "written to"
-    outcome = f"{len(new)} prices of {regions} regions, {len(changes)} of them new or other: {done} {path}"
-    show(price_changes_document(changes, outcome))
