@@ -19,25 +19,17 @@ from headrace.cli.views.terminal import Terminal
 from headrace.errors import HeadraceError, UsageError
 from headrace.insight.advise.advisor import Advised, Verified, verified
 from headrace.insight.advise.clusters import Candidate, by_cost, cores_per_vcpu
+from headrace.insight.figures.run_files import planned_job
 from headrace.job import Job
 from headrace.job.model.field_types import format_cpu_set
 from headrace.job.problems.finding import JobSource
 from headrace.job.with_data_hosts import data_group_name, data_groups, with_data_hosts
 from headrace.own_runs import require_started_here
 from headrace.record_files import read_json
-from headrace.runs import Run, Status, read_plan
+from headrace.runs import Run, Status
 
 WHOLE = 0.05
 """How far from a whole number of CPUs a host's cores may be."""
-
-
-class _PlannedHost(msgspec.Struct, frozen=True):
-    group: str
-    cpus: tuple[int, ...] = ()
-
-
-class _Plan(msgspec.Struct, frozen=True):
-    hosts: tuple[_PlannedHost, ...] = ()
 
 
 def verify(run: Run, found: Advised, *, quiet: bool) -> Verified:
@@ -117,14 +109,14 @@ def _job(run: Run) -> Job:
 
 def _trainer_cpus(run: Run, job: Job) -> dict[str, tuple[int, ...]]:
     """Returns the CPUs of the groups that train, as they were in the run."""
-    plan = read_plan(run.paths, _Plan)
-    beside = set(data_groups(job))
-    machine = tuple(sorted(os.sched_getaffinity(0)))
-    found: dict[str, set[int]] = {}
-    for host in plan.hosts:
-        if host.group not in beside:
-            found.setdefault(host.group, set()).update(host.cpus or machine)
-    return {group: tuple(sorted(cpus)) for group, cpus in found.items()}
+    plan, _ = planned_job(run)
+    beside, machine = set(data_groups(job)), os.sched_getaffinity(0)
+    cpus = {host.name: host.cpus or machine for host in plan.hosts}
+    return {
+        group.name: tuple(sorted({cpu for host in group.hosts for cpu in cpus[host]}))
+        for group in plan.groups
+        if group.name not in beside
+    }
 
 
 def _cpus_of(found: Advised, candidate: Candidate) -> int | None:

@@ -77,7 +77,6 @@ class Loader(_Record, frozen=True, tag="loader"):
     batch_size: int | None
     workers: int
     auto: bool
-    persistent: bool
     start_method: str
     remote: bool
     training: bool

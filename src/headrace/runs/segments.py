@@ -61,15 +61,13 @@ class ObjectStore(Protocol):
         """Writes an object, which is there as a whole or not at all."""
 
 
-class Versioned(Protocol):
-    """The first line of an object of a record."""
+class _Header(msgspec.Struct, frozen=True):
+    """The first line of an object of a record. `version`: `VERSION` of the writer."""
 
-    @property
-    def version(self) -> int:
-        """`VERSION` of the writer."""
+    version: int
 
 
-Header = TypeVar("Header", bound=Versioned)
+Header = TypeVar("Header", bound=_Header)
 
 
 class Piece(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -88,18 +86,16 @@ class Piece(msgspec.Struct, frozen=True, omit_defaults=True):
     digest: str = ""
 
 
-class SegmentHeader(msgspec.Struct, frozen=True, omit_defaults=True):
+class SegmentHeader(_Header, frozen=True, omit_defaults=True):
     """The first line of a segment.
 
     Attributes:
-        version: `VERSION` of the writer.
         run_id, writer, number: which segment of whom.
         t: when it was made, seconds since the epoch by the clock of the writer.
         pieces: what it holds, in the order of the bytes, and in the order in which a reader takes them.
         last: the run has finished, and with this segment everything of the writer is stored.
     """
 
-    version: int
     run_id: str
     writer: str
     number: int
@@ -264,15 +260,13 @@ class BundledSegment(msgspec.Struct, frozen=True):
     size: int
 
 
-class BundleHeader(msgspec.Struct, frozen=True):
+class BundleHeader(_Header, frozen=True):
     """The first line of a bundle.
 
     Attributes:
-        version: `VERSION` of the writer.
         segments: what it holds, in the order of the bytes; their numbers have no gap.
     """
 
-    version: int
     segments: tuple[BundledSegment, ...]
 
 

@@ -153,15 +153,13 @@ class Lifecycle:
         elif isinstance(event, HostReleased) and (key := (event.group, event.host)) in self._hosts:
             self._hosts[key] = replace(self._hosts[key], ended=event.t, released=True)
 
-    def end(self, status: SecondaryStatus, at: float, message: str) -> None:
-        """Takes the end of the run, `at` or, when its platform still had something to do then, after that."""
-        at = self.not_before(at)
+    def end(self, status: SecondaryStatus, at: float, message: str) -> float:
+        """Takes the end of the run, `at` or, when its platform still had something to do then, after that: no part of
+        its life begins after its end. Returns when that was."""
+        at = max([at, *(part.start for part in self.transitions[-1:])])
         self._change(status, at, message)
         self.transitions[-1] = replace(self.transitions[-1], end=at)
-
-    def not_before(self, at: float) -> float:
-        """Returns when the run has ended whose last word says this: no part of its life begins after its end."""
-        return max([at, *(part.start for part in self.transitions[-1:])])
+        return at
 
     def hosts(self, ended: float | None) -> tuple[HostTime, ...]:
         """Returns the clocks of all hosts, given when the run ended."""
@@ -460,8 +458,7 @@ def state_of(events: Iterable[Event], supervised: bool) -> RunState:
     status, cause, ended = _verdict(fold, supervised)
     finished = fold.word is not None or not supervised
     if ended is not None:
-        ended = fold.life.not_before(ended)
-        fold.life.end(final_status(status, cause), ended, str(cause or ""))
+        ended = fold.life.end(final_status(status, cause), ended, str(cause or ""))
     reason = fold.word.failure_reason if fold.word else ""
     return RunState(
         status=status,

@@ -4,19 +4,13 @@ whole; and what its file says now in another way.
 
 from __future__ import annotations
 
-import sys
+import threading
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import click
-from rich.markup import escape
-from rich.status import Status
-from rich.text import Text
-
 from headrace.catalog.prices import CURRENCY
-from headrace.cli.views.table import PlainConsole
-from headrace.cli.views.terminal import painted
+from headrace.cli.views.terminal import Terminal, visible
 from headrace.grid.controller.control_grid import GridChanges
 from headrace.grid.grid_record import CopyRecord, CopyState, GridRecord, LineRecord, LineState, Note
 from headrace.grid.grid_report import counted
@@ -38,29 +32,39 @@ class GridProgress:
     """Tells of lines and copies as they change, on standard error. Any thread may call it."""
 
     def __init__(self) -> None:
-        self._console = PlainConsole(file=painted(sys.stderr), highlight=False)
-        self._status: Status | None = None
+        self._terminal = Terminal.standard(err=True)
+        self._lock = threading.Lock()  # the terminal is for one thread at a time
+        self._over = threading.Event()
+        self._renewal: threading.Thread | None = None
         self._closed = 0
 
     def __enter__(self) -> GridProgress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._status is not None:
-            self._status.stop()
+        self.pause()
 
     def begin(self, controller: GridController) -> None:
         """Begins: on a terminal a line at its end tells the whole from now on."""
         self._say(whole_text(controller.grid, controller.cost))
-        if sys.stderr.isatty():
-            self._status = self._console.status(_Whole(controller))
-            self._status.start()
+        if self._terminal.interactive:
+            self._renewal = threading.Thread(target=self._renew, args=(controller,), name="headrace-grid-progress")
+            self._renewal.start()
 
     def pause(self) -> None:
-        """Ends the line that tells the whole, for a question."""
-        if self._status is not None:
-            self._status.stop()
-            self._status = None
+        """Ends the line that tells the whole, for a question, or for good."""
+        if self._renewal is not None:
+            self._over.set()
+            self._renewal.join()
+            self._renewal = None
+            self._terminal.below("")
+
+    def _renew(self, controller: GridController) -> None:
+        began = time.monotonic()
+        while not self._over.wait(WHOLE_SECONDS):
+            whole = whole_text(controller.grid, controller.cost)
+            with self._lock:
+                self._terminal.below(f"{whole}, after {duration(time.monotonic() - began)}")
 
     def line(self, line: LineRecord, trouble: str) -> None:
         """Tells of a line that has changed, or of trouble with it."""
@@ -78,28 +82,8 @@ class GridProgress:
         self._say(copy_text(copy))
 
     def _say(self, words: str) -> None:
-        stamped = f"{time.strftime('%H:%M:%S', time.gmtime())} {words}"
-        if self._status is None:
-            click.echo(stamped, err=True)
-            return
-        self._console.print(escape(stamped))
-
-
-class _Whole:
-    """The line that tells the whole, for a terminal."""
-
-    def __init__(self, controller: GridController) -> None:
-        self._controller = controller
-        self._began = self._made = time.monotonic()
-        self._text = Text()
-
-    def __rich__(self) -> Text:
-        now = time.monotonic()
-        if not self._text or now - self._made >= WHOLE_SECONDS:
-            self._made = now
-            whole = whole_text(self._controller.grid, self._controller.cost)
-            self._text = Text(f"{whole}, after {duration(now - self._began)}")
-        return self._text
+        with self._lock:
+            self._terminal.write(visible(f"{time.strftime('%H:%M:%S', time.gmtime())} {words}"))
 
 
 def line_text(line: LineRecord) -> str:
