@@ -13,7 +13,7 @@ from headrace.errors import JobInvalid
 from headrace.job import Job
 from headrace.processes.process_table import look
 from headrace.runs import Status
-from headrace.runs.events import DataWorkerLost, FeedReady, HostJoined, HostReleased
+from headrace.runs.events import AttemptStarted, DataWorkerLost, FeedReady, HostJoined, HostReleased
 
 DATA = """
 import random, time
@@ -65,11 +65,11 @@ def job_fields(least: int, most: int, count: int) -> dict[str, object]:
     }
 
 
-def start(stage, least=1, most=3, count=3):  # type: ignore[no-untyped-def]
+def start(stage, least=1, most=3, count=3, **fields):  # type: ignore[no-untyped-def]
     code = Path(stage.folder) / "code"
     code.mkdir(exist_ok=True)
     (code / "data.py").write_text(textwrap.dedent(DATA))
-    return stage.start(TRAIN, environment=WITHOUT_TORCH, **job_fields(least, most, count))
+    return stage.start(TRAIN, environment=WITHOUT_TORCH, **job_fields(least, most, count), **fields)
 
 
 def hosts_of(handle, kind):  # type: ignore[no-untyped-def]
@@ -101,6 +101,31 @@ def test_data_hosts_join_when_the_trainer_waits_and_leave_when_it_does_not_and_n
     seconds = {host.host: host.seconds(0.0) for host in handle.run.state().hosts}
     assert seconds["algo-4"] < seconds["algo-2"] - 2.0  # it counts by the time that it was there
     assert report is not None
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.promise("runs", "`retry` starts again what infrastructure failed, never what was stopped")
+@both_isolations_at_length
+def test_in_another_attempt_data_hosts_come_and_go_as_in_the_first(stage) -> None:  # type: ignore[no-untyped-def]
+    handle = start(stage, count=2, most=2, retry={"attempts": 1})
+    until(lambda: set(hosts_of(handle, FeedReady)) == {"algo-2", "algo-3"}, 60)
+    kill(agent_pid(handle, "algo-1"))
+
+    def since(kind):  # type: ignore[no-untyped-def]
+        events = handle.run.events()
+        first = next((place for place, event in enumerate(events) if isinstance(event, AttemptStarted)), len(events))
+        return [event.host for event in events[first:] if isinstance(event, kind)]
+
+    until(lambda: set(since(FeedReady)) == {"algo-2", "algo-3"}, 90)
+    assert since(HostJoined) == ["algo-3"]
+    flag(handle, "slow")
+    until(lambda: since(HostReleased)[-1:] == ["algo-3"] and since(HostReleased).count("algo-3") == 2, 60)
+    flag(handle, "enough")
+    assert handle.wait(60) is Status.COMPLETED, handle.cause
+    stage.assert_nothing_left(handle)
+    assert handle.run.state().attempt == 2
+    [line] = [line for line in text(handle).splitlines() if line.startswith("steps")]
+    assert "same True lost 0" in line
 
 
 def test_what_a_range_of_data_hosts_cannot_be_is_refused(tmp_path: Path) -> None:

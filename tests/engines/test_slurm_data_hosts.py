@@ -90,3 +90,36 @@ def test_a_data_host_comes_in_a_job_of_its_own_is_replaced_when_that_is_taken_an
     assert lost == ["algo-2"]
     until(lambda: jobs() == [], 30, "no job is left")
     assert not (RunPaths(run.run.paths.root).engine / "environment.json").exists()
+
+
+FAILS_ONCE = """
+import os, pathlib
+mark = pathlib.Path(os.environ["SM_MODEL_DIR"]).parent / "checkpoints" / "mark"
+first = not mark.exists()
+mark.touch()
+"""
+
+
+@needs_slurm
+@pytest.mark.timeout(240)
+@pytest.mark.promise("engines", "another attempt, on slurm")
+def test_in_another_attempt_a_data_host_gets_another_job_of_its_own(cluster: SlurmCluster) -> None:
+    fields = {"instance_groups": GROUPS, "data_service": SERVICE, "environment": WITHOUT_TORCH}
+    script = FAILS_ONCE + textwrap.dedent(TRAIN) + "raise SystemExit(3 if first else 0)\n"
+    file = job_file(cluster, "again", script, retry={"attempts": 1, "on": "any"}, **fields)
+    (cluster.folder / "again" / "data.py").write_text(textwrap.dedent(DATASET))
+    run = submit(cluster, file)
+
+    def ready() -> list[str]:
+        assert not run.run.finished, f"{run.run.cause}: {run._logs()}"
+        return [event.host for event in run.run.events() if isinstance(event, FeedReady)]
+
+    until(lambda: ready() == ["algo-1", "algo-2"], 120, "both data hosts")
+    flag(run.run, "enough")
+    until(lambda: sorted(ready()[2:]) == ["algo-1", "algo-2"], 120, "both in the other attempt")
+    flag(run.run, "enough")
+    run.completed()
+    assert run.run.state().attempt == 2
+    assert all("same True" in line for line in text(run).splitlines() if line.startswith("steps"))
+    until(lambda: cluster.on(HEAD, "squeue", "-h", "--states=RUNNING", "-o", "%j").stdout == "", 30, "no job is left")
+    assert not (RunPaths(run.run.paths.root).engine / "environment.json").exists()
