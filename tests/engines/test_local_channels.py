@@ -242,17 +242,17 @@ def refused(stage, channel, **fields) -> EngineRefused:
     return error.value
 
 
-def test_a_prefix_without_objects_is_refused(stage, s3) -> None:
+@pytest.mark.parametrize(
+    ("uri", "kind", "words"),
+    [
+        ("s3://{}/nothing/", "S3Prefix", "no object whose key begins so"),
+        ("s3://no-such-bucket-here/x", "S3Prefix", "no such bucket"),
+        ("s3://{}/m.json", "ManifestFile", "m.json"),
+    ],
+)
+def test_what_is_not_there_is_refused(stage, s3, uri, kind, words) -> None:
     put_train(s3)
-    assert "no object whose key begins so" in refused(stage, s3.uri("nothing/")).message
-
-
-def test_a_missing_bucket_is_refused(stage, s3) -> None:
-    assert "no such bucket" in refused(stage, "s3://no-such-bucket-here/x").message
-
-
-def test_a_manifest_that_is_not_there_is_refused(stage, s3) -> None:
-    assert "m.json" in refused(stage, {"s3_data": s3.uri("m.json"), "s3_data_type": "ManifestFile"}).message
+    assert words in refused(stage, {"s3_data": uri.format(s3.bucket), "s3_data_type": kind}).message
 
 
 def test_missing_credentials_are_refused(stage, s3, monkeypatch) -> None:

@@ -164,10 +164,8 @@ print(probing.examine().shared_network)
     assert "user.max_user_namespaces is 0" in done.stdout
 
 
-@pytest.mark.namespaces
-def test_the_next_attempt_of_a_host_gets_a_cable_while_that_of_the_last_is_still_there():
-    script = """
-import os, socket
+BRIDGE = """
+import fcntl, os, socket, time
 from headrace.hosting.isolation import syscalls
 from headrace.hosting.isolation.enter_namespaces import lay_cable
 from headrace.hosting.isolation.network_layout import Instance, Layout
@@ -177,6 +175,20 @@ syscalls.unshare(syscalls.CLONE_NEWNET)
 with Netlink() as net:
     net.add_bridge("bridge")
 job, bridge = os.open("/proc/self/ns/net", os.O_RDONLY), socket.if_nametoindex("bridge")
+"""
+
+
+def in_network(script: str) -> subprocess.CompletedProcess[str]:
+    """Runs a script in a network of its own that has a bridge."""
+    command = [sys.executable, "-c", BRIDGE + script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.mark.namespaces
+def test_the_next_attempt_of_a_host_gets_a_cable_while_that_of_the_last_is_still_there():
+    script = """
 layout = Layout(True, False, False, "10.77.255.254", (), "", (Instance("algo-1", "10.77.0.1", ""),))
 former = []
 for _ in range(3):
@@ -187,8 +199,7 @@ for _ in range(3):
 syscalls.setns(former[0], syscalls.CLONE_NEWNET)
 print([name for _, name in socket.if_nameindex() if name == "eth0"])
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
+    done = in_network(script)
     assert done.stdout.splitlines() == ["['eth0']"] * 3 + ["[]"]
 
 
@@ -196,20 +207,10 @@ print([name for _, name in socket.if_nameindex() if name == "eth0"])
 def test_the_bridge_keeps_its_hardware_address_when_a_host_leaves():
     """Linux gives a bridge the lowest address of its cables: a host that leaves would take away the one others know."""
     script = """
-import os, socket
-from headrace.hosting.isolation import syscalls
-from headrace.hosting.isolation.enter_namespaces import lay_cable
-from headrace.hosting.isolation.network_layout import Instance, Layout
-from headrace.hosting.isolation.netlink import Netlink
-syscalls.become_root()
-syscalls.unshare(syscalls.CLONE_NEWNET)
 def address():
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-        import fcntl
         return fcntl.ioctl(asked, 0x8927, b"bridge".ljust(256, bytes(1)))[18:24].hex()  # SIOCGIFHWADDR
 with Netlink() as net:
-    net.add_bridge("bridge")
-    job, bridge = os.open("/proc/self/ns/net", os.O_RDONLY), socket.if_nametoindex("bridge")
     found = {address()}
     hosts = tuple(Instance(f"algo-{n}", f"10.77.0.{n}", "") for n in range(1, 9))
     layout = Layout(True, False, False, "10.77.255.254", (), "", hosts)
@@ -225,8 +226,7 @@ with Netlink() as net:
         found.add(address())
 print(len(found))
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
+    done = in_network(script)
     assert done.stdout.strip() == "1"
 
 
@@ -234,16 +234,6 @@ print(len(found))
 def test_a_host_reaches_one_that_comes_a_moment_later_as_soon_as_it_is_there():
     """Linux drops what a new link sends before it is up, and asks for the address of an absent host once a second."""
     script = """
-import os, socket, time
-from headrace.hosting.isolation import syscalls
-from headrace.hosting.isolation.enter_namespaces import lay_cable
-from headrace.hosting.isolation.network_layout import Instance, Layout
-from headrace.hosting.isolation.netlink import Netlink
-syscalls.become_root()
-syscalls.unshare(syscalls.CLONE_NEWNET)
-with Netlink() as net:
-    net.add_bridge("bridge")
-job, bridge = os.open("/proc/self/ns/net", os.O_RDONLY), socket.if_nametoindex("bridge")
 hosts = (Instance("algo-1", "10.77.0.1", ""), Instance("algo-2", "10.77.0.2", ""))
 layout = Layout(True, False, False, "10.77.255.254", (), "", hosts)
 syscalls.unshare(syscalls.CLONE_NEWNET)
@@ -269,8 +259,7 @@ with Netlink() as net:
     except TimeoutError as error:
         print(error)
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
+    done = in_network(script)
     waited, late = done.stdout.splitlines()
     assert float(waited) < 0.5
     assert "carries nothing 0.1 s after" in late

@@ -24,6 +24,13 @@ from stranger import as_stranger
 SLEEP = "import time; print('running', flush=True); time.sleep(600)"
 
 
+TRAINED_AND_FED = {
+    "instance_groups": groups(dnn=1, data=1),
+    "distribution": {"torch_distributed": {"enabled": True}, "instance_groups": ["dnn"]},
+    "data_service": {"feed": {"enabled": True}, "instance_groups": ["data"]},
+}
+
+
 def assert_nothing_was_created():
     assert not runs_dir().exists() or not list(runs_dir().iterdir())
 
@@ -35,9 +42,7 @@ def assert_nothing_was_created():
 def test_a_port_that_the_job_names_and_that_is_in_use_is_refused_with_its_address(stage, host, port, name):
     job = stage.job(
         SLEEP,
-        instance_groups=groups(dnn=1, data=1),
-        distribution={"torch_distributed": {"enabled": True}, "instance_groups": ["dnn"]},
-        data_service={"feed": {"enabled": True}, "instance_groups": ["data"]},
+        **TRAINED_AND_FED,
         local={"ports": {name: port}},
     )
     with socket.create_server((f"{stage.prefix}.{host}", port)), pytest.raises(EngineRefused) as refused:
@@ -142,9 +147,7 @@ def test_whoever_else_holds_the_marks_of_all_ports_takes_none(stage, monkeypatch
 def test_ports_of_one_job_do_not_meet(stage, given, expected, level):
     job = stage.job(
         SLEEP,
-        instance_groups=groups(dnn=1, data=1),
-        distribution={"torch_distributed": {"enabled": True}, "instance_groups": ["dnn"]},
-        data_service={"feed": {"enabled": True}, "instance_groups": ["data"]},
+        **TRAINED_AND_FED,
         local={"ports": given},
     )
     plan = make_plan(job, RunPaths(stage.folder), Machine((0, 1)), "py", Isolation(level))
@@ -243,16 +246,35 @@ def test_of_two_starts_at_once_one_is_refused(stage):
     assert handle.wait(20) is Status.STOPPED
 
 
-def test_a_cpu_that_does_not_exist_is_refused(stage):
-    with pytest.raises(JobInvalid, match="CPU 999 does not exist"):
-        engines.start(stage.job(SLEEP, local={"cpu_sets": {"homogeneousCluster": "999"}}))
-    assert_nothing_was_created()
-
-
-def test_code_that_is_not_there_any_more_is_refused(stage):
-    job = stage.job(SLEEP)
+def without_code(stage, monkeypatch):
     (stage.folder / "code" / "train.py").unlink()
-    with pytest.raises(JobInvalid, match=r"train\.py"):
+
+
+def with_full_disk(stage, monkeypatch):
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("headrace.instance.tree.shutil.copyfile", fail)
+
+
+def without_supervisor(stage, monkeypatch):
+    monkeypatch.setattr("headrace.hosting.supervision.start.SUPERVISOR", "headrace.no_such_module")
+
+
+@pytest.mark.parametrize(
+    ("local", "before", "error", "words"),
+    [
+        ({"cpu_sets": {"homogeneousCluster": "999"}}, None, JobInvalid, "CPU 999 does not exist"),
+        ({}, without_code, JobInvalid, r"train\.py"),
+        ({}, with_full_disk, EngineRefused, "No space left"),
+        ({}, without_supervisor, EngineRefused, "No module named"),
+    ],
+)
+def test_what_cannot_start_leaves_no_run(stage, monkeypatch, local, before, error, words):
+    job = stage.job(SLEEP, local=local)
+    if before is not None:
+        before(stage, monkeypatch)
+    with pytest.raises(error, match=words):
         engines.start(job)
     assert_nothing_was_created()
 
@@ -269,23 +291,6 @@ def test_a_home_that_cannot_be_written_is_refused(stage, monkeypatch):
     with pytest.raises(UsageError) as refused:
         engines.start(stage.job(SLEEP))
     assert "HEADRACE_HOME" in refused.value.hint
-
-
-def test_code_that_cannot_be_copied_leaves_no_run(stage, monkeypatch):
-    def fail(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("headrace.instance.tree.shutil.copyfile", fail)
-    with pytest.raises(EngineRefused, match="No space left"):
-        engines.start(stage.job(SLEEP))
-    assert_nothing_was_created()
-
-
-def test_a_supervisor_that_cannot_start_leaves_no_run(stage, monkeypatch):
-    monkeypatch.setattr("headrace.hosting.supervision.start.SUPERVISOR", "headrace.no_such_module")
-    with pytest.raises(EngineRefused, match="No module named"):
-        engines.start(stage.job(SLEEP))
-    assert_nothing_was_created()
 
 
 def test_checking_and_planning_create_nothing(stage):

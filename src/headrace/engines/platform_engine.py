@@ -52,6 +52,7 @@ class PlatformEngine(ABC, Generic[P, T]):
         Options: model of what a job has under `engines.NAME`, for an engine that headrace does not bring; `options_of`
             returns them. None: none are checked.
         unused: keys of a job that have no effect here, with the reason; in sections by dots.
+        whom: what helps where the platform cannot be asked and does not say why.
         own_trees: each host has a file system of its own, where the run's directory has the path that it has here.
     """
 
@@ -59,6 +60,7 @@ class PlatformEngine(ABC, Generic[P, T]):
     Ticket: type[T]
     Options: ClassVar[type[Part] | None] = None
     unused: ClassVar[Mapping[str, str]] = {**IDLE_ON_OWN_HOSTS, **NO_RANGE}
+    whom: ClassVar[str] = "ask who runs the cluster"
     own_trees: ClassVar[bool] = False
 
     # --- what an engine says -------------------------------------------------------------------------------------
@@ -95,8 +97,8 @@ class PlatformEngine(ABC, Generic[P, T]):
         """Returns what the platform has of a run now: a second source beside its record. Raises HeadraceError."""
         return ()
 
-    def capabilities(self) -> tuple[Capability, ...]:
-        """Returns what works in this engine from here. Starts nothing."""
+    def works(self) -> Iterable[Capability]:
+        """Yields what works in this engine from here. Starts nothing. Raises EngineRefused: the platform does not."""
         return ()
 
     def rules(self, job: Job) -> Iterator[Finding]:
@@ -125,6 +127,13 @@ class PlatformEngine(ABC, Generic[P, T]):
     def without_effect(self, job: Job) -> Iterable[Unused]:
         """Returns what of a job has no effect in this engine."""
         return idle(job, self.unused)
+
+    def capabilities(self) -> tuple[Capability, ...]:
+        """Returns what works in this engine from here, or why its platform does not. Starts nothing."""
+        try:
+            return tuple(self.works())
+        except EngineRefused as error:
+            return (Capability(self.name, False, error.message, error.hint or self.whom, needed=True),)
 
     def options_of(self, job: Job) -> Part | None:
         """Returns the options of a job for an engine that headrace does not bring, as its model has them."""

@@ -141,6 +141,12 @@ def platform_news(paths: RunPaths) -> Iterator[PlatformNews]:
         yield PlatformNews(Run(paths), writer)
 
 
+def end_run(paths: RunPaths, status: Status, cause: Cause | None) -> bool:
+    """Writes the last word on a run that can write it no more itself. Returns as `PlatformNews.add`. Raises OSError."""
+    with platform_news(paths) as news:
+        return news.end(status, cause)
+
+
 def bring_new(
     copy: RunPaths,
     paths: RunPaths,

@@ -28,7 +28,10 @@ from headrace.engines.planning.prepare_run import prepare
 from headrace.instance.launch_plan import LaunchPlan, plan_text
 from headrace.instance.paths import DEFAULT_BASE
 from headrace.instance.s3 import AS_ENVIRONMENT, S3Access
-from headrace.job import Job, LocalOptions
+from headrace.job import Job
+from headrace.job.model.engine_options import LocalOptions, SlurmOptions
+from headrace.job.model.kubernetes_options import KubernetesOptions
+from headrace.job.model.sagemaker_options import SageMakerOptions
 from headrace.job.problems.finding import Path
 from headrace.job.rules.engine_rules import Unused
 from headrace.runs import RunPaths, runs_dir
@@ -75,6 +78,7 @@ def remote_plan(
     own_trees: bool = False,
     *,
     with_range: bool = False,
+    options: KubernetesOptions | SageMakerOptions | SlurmOptions | None = None,
 ) -> LaunchPlan:
     """Returns the launch plan of a job on hosts that are no part of this machine. Pure.
 
@@ -85,23 +89,22 @@ def remote_plan(
         address_of: see `plan_remote_job`.
         own_trees: whether every host has a file system of its own, and its tree in /opt/ml.
         with_range: whether data hosts may come and go; else the platform keeps, and bills, all of them.
+        options: what the job says of the platform: how long its hosts may take to start, and to stop.
     """
     # The CPUs, memory and addresses of the local engine are those of another machine.
-    anywhere = job.model_copy(update={"engines": job.engines.model_copy(update={"local": LocalOptions()})})
-    plan = make_plan(anywhere, paths, Machine(()), python)
+    elsewhere = job.engines.model_copy(update={"local": LocalOptions(limits="none")})
+    plan = make_plan(job.model_copy(update={"engines": elsewhere}), paths, Machine(()), python)
     hosts = tuple(
         msgspec.structs.replace(
-            host,
-            address=address_of(host.name),
-            base_dir=DEFAULT_BASE if own_trees else host.base_dir,
-            cpus=(),
-            gpus=None,
-            memory=0,
-            cpu_weight=0.0,
+            host, address=address_of(host.name), base_dir=DEFAULT_BASE if own_trees else host.base_dir
         )
         for host in plan.hosts
     )
-    return msgspec.structs.replace(plan, hosts=hosts, feed_range=plan.feed_range if with_range else None)
+    plan = msgspec.structs.replace(plan, hosts=hosts, feed_range=plan.feed_range if with_range else None)
+    if options is None:
+        return plan
+    timeout = max(plan.start_timeout, options.start_timeout)
+    return msgspec.structs.replace(plan, stop_grace=options.stop_grace, start_timeout=timeout)
 
 
 def ranks_beside_workers(job: Job) -> dict[str, int]:

@@ -13,7 +13,7 @@ import re
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar, cast
 
 import msgspec
@@ -127,6 +127,7 @@ class Kind(NamedTuple):
     everywhere: bool = False
 
 
+REVIEW = "SelfSubjectAccessReview"
 KINDS: dict[str, Kind] = {
     "ConfigMap": Kind("", "v1", "configmaps"),
     "Event": Kind("", "v1", "events"),
@@ -139,6 +140,7 @@ KINDS: dict[str, Kind] = {
     "RoleBinding": Kind("rbac.authorization.k8s.io", "v1", "rolebindings"),
     "RuntimeClass": Kind("node.k8s.io", "v1", "runtimeclasses", everywhere=True),
     "Secret": Kind("", "v1", "secrets"),
+    REVIEW: Kind("authorization.k8s.io", "v1", "selfsubjectaccessreviews", everywhere=True),
     "Service": Kind("", "v1", "services"),
     "ServiceAccount": Kind("", "v1", "serviceaccounts"),
 }
@@ -227,7 +229,7 @@ class Cluster:
 
     def get(self, kind: str, name: str) -> dict[str, Any] | None:
         """Returns an object; None when there is none of that name."""
-        with _missing_is_none():
+        with contextlib.suppress(_Missing):
             place = {} if KINDS[kind].everywhere else {"namespace": self.namespace}
             return dict(self._asked(f"get the {kind} {name}", lambda client: client.get(resource(kind), name, **place)))
         return None
@@ -255,7 +257,7 @@ class Cluster:
         def ask(client: Client) -> None:
             client.delete(resource(kind), name, namespace=self.namespace, cascade=CascadeType.BACKGROUND)
 
-        with _missing_is_none():
+        with contextlib.suppress(_Missing):
             self._asked(f"delete the {kind} {name}", ask)
             return True
         return False
@@ -266,7 +268,7 @@ class Cluster:
         def ask(client: Client) -> str:
             return "".join(client.log(pod, namespace=self.namespace, container=CONTAINER, tail_lines=lines))
 
-        with _missing_is_none():
+        with contextlib.suppress(_Missing):
             try:
                 return self._asked(f"read the log of the pod {pod}", ask)
             except _BadRequest:  # its container has not begun
@@ -312,11 +314,11 @@ class Cluster:
         wanted = {"namespace": self.namespace, "verb": verb, "group": rule.group, "resource": name}
         review = {
             "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
+            "kind": REVIEW,
             "metadata": {},
             "spec": {"resourceAttributes": {**wanted, "subresource": subresource}},
         }
-        asked = _reviews()(review)
+        asked = resource(REVIEW)(review)
         answer = self._asked("ask what this user may do", lambda client: client.create(asked))
         return bool(answer["status"]["allowed"])
 
@@ -438,12 +440,6 @@ class _BadRequest(ClusterRefused):
     """Another HTTP status of 4xx: not valid, too large, not ready for this."""
 
 
-@contextlib.contextmanager
-def _missing_is_none() -> Iterator[None]:
-    with contextlib.suppress(_Missing):
-        yield
-
-
 def _is_untrusted(error: BaseException | None) -> bool:
     """Tells whether an error comes of a certificate that could not be verified."""
     while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
@@ -474,14 +470,6 @@ def resource(kind: str) -> Any:
     info = create_api_info(found.group, found.version, kind, found.plural)
     base = GenericGlobalResource if found.everywhere else GenericNamespacedResource
     return type(kind, (base,), {"_api_info": info})
-
-
-@functools.cache
-def _reviews() -> Any:
-    from lightkube.generic_resource import GenericGlobalResource, create_api_info
-
-    info = create_api_info("authorization.k8s.io", "v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews")
-    return type("SelfSubjectAccessReview", (GenericGlobalResource,), {"_api_info": info})
 
 
 _clusters: dict[tuple[object, ...], Cluster] = {}

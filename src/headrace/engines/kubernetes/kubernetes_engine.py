@@ -154,26 +154,16 @@ class KubernetesEngine(PlatformEngine[KubernetesJob, KubeTicket]):
         told = "".join(map(_event_line, events)) or f"the cluster has no events of {run.id}\n"
         yield Document("events.txt", told)
 
-    def capabilities(self) -> tuple[Capability, ...]:
-        """Returns what works from this machine, with the current context of the kubeconfig."""
+    def works(self) -> Iterable[Capability]:
+        """See `PlatformEngine.works`, with the current context of the kubeconfig."""
         options = KubernetesOptions()
-        try:
-            cluster = connect(options.context or "", options.namespace)
-            what = f"{cluster.version()} answers at {cluster.server} ({cluster.context})"
-            found = [Capability("kubernetes", True, what, needed=True)]
-            missing = missing_rules(cluster, list(ROLE))
-        except EngineRefused as error:
-            return (
-                Capability("kubernetes", False, error.message, error.hint or "ask who runs the cluster", needed=True),
-            )
-        where = f"in the namespace {cluster.namespace}"
-        if missing:
-            what = f"{where} this user may not: {'; '.join(rule.told for rule in missing)}"
-            found.append(Capability("permissions", False, what, ROLE_HINT, needed=True))
-        else:
-            what = f"{where} this user may do all that a run needs"
-            found.append(Capability("permissions", True, what, needed=True))
-        return tuple(found)
+        cluster = connect(options.context or "", options.namespace)
+        what = f"{cluster.version()} answers at {cluster.server} ({cluster.context})"
+        missing = missing_rules(cluster, list(ROLE))
+        yield Capability("kubernetes", True, what, needed=True)
+        may = f"not: {'; '.join(rule.told for rule in missing)}" if missing else "do all that a run needs"
+        what = f"in the namespace {cluster.namespace} this user may {may}"
+        yield Capability("permissions", not missing, what, ROLE_HINT if missing else "", needed=True)
 
 
 ENGINE = KubernetesEngine()

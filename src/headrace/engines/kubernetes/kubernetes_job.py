@@ -161,10 +161,7 @@ def plan_kubernetes_job(job: Job, paths: RunPaths) -> KubernetesJob:
     job.check_engine("kubernetes")
     check_checkpoint_folder(job, False)
     options = job.kubernetes
-    plan = remote_plan(job, paths, "", own_trees=True, with_range=not options.is_jobset)
-    plan = msgspec.structs.replace(
-        plan, stop_grace=options.stop_grace, start_timeout=max(plan.start_timeout, options.start_timeout)
-    )
+    plan = remote_plan(job, paths, "", own_trees=True, with_range=not options.is_jobset, options=options)
     limits = {group.name: _cpu_limit(options.pods_of(group.name)) for group in plan.groups}
     known = {name: cpus for name, cpus in limits.items() if cpus}
     ranks = {name: each for name, each in ranks_beside_workers(job).items() if name in known}

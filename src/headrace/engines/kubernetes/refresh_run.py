@@ -31,7 +31,7 @@ from headrace.engines.kubernetes.pod_states import (
     with_one_cause,
 )
 from headrace.engines.kubernetes.send_record import SENT_WHOLE
-from headrace.engines.platform_news import bring_new, platform_news
+from headrace.engines.platform_news import bring_new, end_run, platform_news
 from headrace.engines.ticket import Ticket, write_ticket
 from headrace.errors import EngineRefused, RunNotFound, StorageError
 from headrace.instance.launch_plan import LaunchPlan
@@ -308,8 +308,7 @@ def without_record(
     if status is Status.COMPLETED and not ticket.output_stored:
         words = f"the run was Completed, but its pods ended {ticket.linger:g} s later, before its output was fetched"
         status, cause = Status.FAILED, Cause(CauseKind.ENGINE_FAILED, words, infrastructure=True, note=NOBODY)
-    with platform_news(run.paths) as news:
-        news.end(status, None if status is Status.COMPLETED else cause)
+    end_run(run.paths, status, None if status is Status.COMPLETED else cause)
 
 
 def _tell_lost_output(ticket: KubeTicket, paths: RunPaths) -> None:
@@ -381,9 +380,8 @@ def _submitted_after_all(reached: Reached) -> bool:
         write_ticket(reached.run.paths, msgspec.structs.replace(ticket, submitted=True))
         return True
     delete_objects(cluster, ticket)
-    with platform_news(reached.run.paths) as news:
-        words = "headrace was killed while it submitted the job; what it had made is deleted"
-        news.end(Status.FAILED, Cause(CauseKind.CALLER_DIED, words, infrastructure=True))
+    words = "headrace was killed while it submitted the job; what it had made is deleted"
+    end_run(reached.run.paths, Status.FAILED, Cause(CauseKind.CALLER_DIED, words, infrastructure=True))
     return False
 
 

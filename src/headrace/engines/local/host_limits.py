@@ -86,7 +86,8 @@ def assign_cpus(job: Job, available: tuple[int, ...]) -> dict[str, tuple[int, ..
     if job.local.cpu_sets:
         groups = given_ids(job, "cpu_sets", "CPU", machine)
     elif job.local.cpu_shares and len(machine) >= len(job.groups):
-        groups = _from_shares({name: job.local.cpu_shares[name] for name in job.hosts}, machine)
+        shares = [job.local.cpu_shares[name] for name in job.hosts]
+        groups = _runs(machine, dict(zip(job.hosts, apportion(len(machine), shares), strict=True)))
     else:
         groups = {}
     return {
@@ -120,13 +121,10 @@ def given_ids(job: Job, option: str, what: str, machine: tuple[int, ...]) -> dic
     return groups
 
 
-def _from_shares(weights: Mapping[str, float], machine: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-    groups: dict[str, tuple[int, ...]] = {}
-    start = 0
-    for group, count in zip(weights, apportion(len(machine), tuple(weights.values())), strict=True):
-        groups[group] = machine[start : start + count]
-        start += count
-    return groups
+def _runs(ids: Sequence[int], counts: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+    """Gives each group the next of some ids, as many as it gets."""
+    rest = iter(ids)
+    return {name: tuple(itertools.islice(rest, count)) for name, count in counts.items()}
 
 
 MIB = 1 << 20
@@ -286,12 +284,9 @@ def _shared_gpus(have: Mapping[str, int], job: Job, machine: tuple[int, ...]) ->
     groups: dict[str, tuple[int, ...]] = dict.fromkeys(job.hosts, ())
     if len(machine) < len(wanted):
         return groups | dict.fromkeys(wanted, machine)
-    total = min(len(machine), sum(wanted.values()))
-    start = 0
-    for name, count in zip(wanted, apportion(total, tuple(wanted.values())), strict=True):
-        groups[name] = machine[start : start + min(count, wanted[name])]
-        start += len(groups[name])
-    return groups
+    counts = apportion(min(len(machine), sum(wanted.values())), tuple(wanted.values()))
+    most = {name: min(count, wanted[name]) for name, count in zip(wanted, counts, strict=True)}
+    return groups | _runs(machine, most)
 
 
 def _deal(ids: tuple[int, ...], hosts: Sequence[str]) -> dict[str, tuple[int, ...]]:

@@ -9,7 +9,7 @@ from datetime import datetime
 
 import msgspec
 
-from headrace.engines.platform_news import LEADERS, PlatformNews, bring_new, is_end, platform_news
+from headrace.engines.platform_news import LEADERS, PlatformNews, bring_new, end_run, is_end, platform_news
 from headrace.engines.sagemaker.boto_service import MISSING_SECONDS, Answer, BotoService, HostPoint
 from headrace.engines.sagemaker.failure_reasons import cost_of, end_of_job, over_budget, word_of
 from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket
@@ -113,9 +113,8 @@ def _refresh(run: Run, ticket: ServiceTicket, store: Store) -> None:
         return
     if ticket.refused:
         if not submit_again(paths, ticket, ticket.refused, ticket.refused_at):
-            with platform_news(paths) as news:
-                why = ticket.refusal or ticket.refused
-                news.end(Status.FAILED, Cause(CauseKind.INSTANCE_NOT_STARTED, why, infrastructure=True))
+            why = ticket.refusal or ticket.refused
+            end_run(paths, Status.FAILED, Cause(CauseKind.INSTANCE_NOT_STARTED, why, infrastructure=True))
         return
     asked = time.time()
     service = BotoService(ticket.service)
@@ -148,8 +147,7 @@ def _refresh(run: Run, ticket: ServiceTicket, store: Store) -> None:
     if end[0] is not Status.FAILED or not submit_again(
         paths, ticket, word_of(found), failed_at, cost_of(read_plan(paths, LaunchPlan), found)
     ):
-        with platform_news(paths) as news:
-            news.end(*end)
+        end_run(paths, *end)
 
 
 def _record_says(paths: RunPaths, ticket: ServiceTicket, store: Store, status: Status, cause: Cause | None) -> bool:
@@ -188,8 +186,7 @@ def _not_there(paths: RunPaths, ticket: ServiceTicket, asked: float) -> None:
     if not ticket.submitted:
         kind = CauseKind.CALLER_DIED
         words = "headrace was killed while it submitted the job, before the service had it"
-    with platform_news(paths) as news:
-        news.end(Status.FAILED, Cause(kind, words, infrastructure=True))
+    end_run(paths, Status.FAILED, Cause(kind, words, infrastructure=True))
 
 
 def tell_part(news: PlatformNews, found: Answer, asked: float, over: bool) -> None:

@@ -18,7 +18,6 @@ from headrace.engines.sagemaker.refresh_training_job import bring_training_job
 from headrace.engines.sagemaker.sagemaker_job import SageMakerJob, plan_sagemaker_job, region_of
 from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket
 from headrace.engines.sagemaker.submit_training_job import resume_submission, stop_run, submit_training_job, take_up_run
-from headrace.errors import EngineRefused
 from headrace.job import Job
 from headrace.job.job_document import dump
 from headrace.job.model.fields import LocalOptions
@@ -32,6 +31,7 @@ class SageMakerEngine(PlatformEngine[SageMakerJob, ServiceTicket]):
     """See `headrace.engines.platform_engine`."""
 
     name, Ticket, own_trees = "sagemaker", ServiceTicket, True
+    whom = "the page sagemaker-runs of the docs says what must be allowed"
 
     def rules(self, job: Job) -> Iterator[Finding]:
         """See `PlatformEngine.rules`: what the service refuses, and what this engine needs."""
@@ -108,17 +108,12 @@ class SageMakerEngine(PlatformEngine[SageMakerJob, ServiceTicket]):
         told = json.dumps(service.describe(ticket.name) or {}, indent=2, default=str) + "\n"
         yield Document("training_job.json", told)
 
-    def capabilities(self) -> tuple[Capability, ...]:
-        """Returns what works from this machine, with the region and the credentials of the environment."""
-        try:
-            region = region_of(SageMakerOptions(), os.environ)
-            service = BotoService(ServiceAccess(region))
-            next(service.names("headrace"), None)
-        except EngineRefused as error:
-            hint = error.hint or "the page sagemaker-runs of the docs says what must be allowed"
-            return (Capability("sagemaker", False, error.message, hint, needed=True),)
-        what = f"the service answers in {region}, at {service.address}"
-        return (Capability("sagemaker", True, what, needed=True),)
+    def works(self) -> Iterable[Capability]:
+        """See `PlatformEngine.works`, with the region and the credentials of the environment."""
+        region = region_of(SageMakerOptions(), os.environ)
+        service = BotoService(ServiceAccess(region))
+        next(service.names("headrace"), None)
+        yield Capability("sagemaker", True, f"the service answers in {region}, at {service.address}", needed=True)
 
 
 ENGINE = SageMakerEngine()

@@ -407,14 +407,8 @@ def _with_record(job: Job) -> Job:
 def _launch_plan(job: Job, paths: RunPaths, region: str) -> LaunchPlan:
     if any(world.kind in TOOLKIT_ONLY for world in job.distributions):
         job = job.model_copy(update={"distribution": (), "command": TOOLKIT, "entry_point": ""})
-    options = job.sagemaker
-    plan = remote_plan(job, paths, "", own_trees=True)
-    plan = msgspec.structs.replace(
-        plan,
-        stop_grace=options.stop_grace,
-        start_timeout=max(plan.start_timeout, options.start_timeout),
-        region=region,
-    )
+    plan = remote_plan(job, paths, "", own_trees=True, options=job.sagemaker)
+    plan = msgspec.structs.replace(plan, region=region)
     shapes = {group.name: instance_types.shape(group.instance_type) for group in plan.groups}
     cpus = {name: shape.vcpus for name, shape in shapes.items() if shape is not None}
     ranks = {name: each for name, each in ranks_beside_workers(job).items() if name in cpus}

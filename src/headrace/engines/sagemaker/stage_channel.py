@@ -18,7 +18,6 @@ import hashlib
 import secrets
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
 
 from headrace.engines.host_order import HostOrder, write_host_order
 from headrace.engines.host_start import PACKAGE, RUN_FILES, SECRET, WHEELS, wheels_for
@@ -37,27 +36,11 @@ from headrace.engines.sagemaker.container_host import CODE
 from headrace.engines.sagemaker.sagemaker_job import SageMakerJob, own_hyperparameters
 from headrace.hosting.helpers.store_record import RecordOrder, write_order
 from headrace.instance.launch_plan import CA_NAME, CERTIFICATE_NAME, KEY_NAME, SECRET_NAME, LaunchPlan, plan_text
-from headrace.instance.storage import is_s3, join
+from headrace.instance.storage import Store, is_s3, join
 from headrace.job.model.sagemaker_options import AUTO_WHEELS, NO_WHEELS
 from headrace.runs import RunPaths
 
 SHARED_FILES = ("job.yaml", "job.json", "request.json", "plan.json", "run.json", "engine")
-
-
-class Objects(Protocol):
-    """What staging needs of S3. All raise StorageError."""
-
-    def has(self, uri: str) -> bool:
-        """Returns whether an object is there."""
-
-    def write(self, data: bytes, uri: str) -> None:
-        """Writes an object, which is there as a whole or not at all."""
-
-    def copy(self, source: str, target: str) -> None:
-        """Has the service copy an object."""
-
-    def remove(self, uri: str) -> None:
-        """Removes an object, if it is there."""
 
 
 def prepare_sagemaker_run(planned: SageMakerJob, paths: RunPaths, number: int = 1) -> dict[str, bytes]:
@@ -124,7 +107,7 @@ def shared_content(planned: SageMakerJob, paths: RunPaths) -> dict[str, bytes | 
 
 
 def stage_channel(
-    planned: SageMakerJob, own: Mapping[str, bytes], shared: Mapping[str, bytes | Path], objects: Objects
+    planned: SageMakerJob, own: Mapping[str, bytes], shared: Mapping[str, bytes | Path], objects: Store
 ) -> None:
     """Sends what containers need.
 
@@ -148,7 +131,7 @@ def stage_channel(
         objects.write(data, join(planned.channel_uri, name))
 
 
-def remove_channel(channel_uri: str, objects: Objects) -> None:
+def remove_channel(channel_uri: str, objects: Store) -> None:
     """Removes a run's channel when no container needs it any more: the secret first. Raises StorageError."""
     for name in (SECRET, RUN_FILES, CODE, WHEELS, *map(wheels_for, PYTHONS), PACKAGE):
         objects.remove(join(channel_uri, name))

@@ -15,7 +15,7 @@ import time
 
 import msgspec
 
-from headrace.engines.platform_news import alone, platform_news
+from headrace.engines.platform_news import alone, end_run, platform_news
 from headrace.engines.sagemaker.boto_service import (
     MISSING_SECONDS,
     NAME_TAKEN,
@@ -254,8 +254,7 @@ def submit_again(paths: RunPaths, ticket: ServiceTicket, word: str, failed_at: f
     planned = planned_again(paths, ticket, number).after(ticket.spent + cost)
     budget = planned.plan.budget
     if budget is not None and budget.before >= budget.max_cost:
-        with platform_news(paths) as news:
-            return news.end(Status.STOPPED, used_up(budget, budget.before))
+        return end_run(paths, Status.STOPPED, used_up(budget, budget.before))
     with platform_news(paths) as news:
         news.status(SecondaryStatus.PENDING, f"{word}: submitted again (attempt {number})", now)
     try:
@@ -266,9 +265,8 @@ def submit_again(paths: RunPaths, ticket: ServiceTicket, word: str, failed_at: f
         write_ticket(paths, ticket)
         if isinstance(error, EngineRefused):  # the service cannot be asked now
             raise
-        with platform_news(paths) as news:
-            cause = Cause(CauseKind.ENGINE_FAILED, f"it cannot be submitted again: {error.message}")
-            return news.end(Status.FAILED, cause)
+        cause = Cause(CauseKind.ENGINE_FAILED, f"it cannot be submitted again: {error.message}")
+        return end_run(paths, Status.FAILED, cause)
     except BaseException:
         write_ticket(paths, ticket)
         raise
@@ -297,10 +295,8 @@ def stop_run(paths: RunPaths) -> bool:
             word = "" if found is None else word_of(found)
         if pause_before_next(asked_of(paths), ticket.attempt, word) is None:
             return False
-        with platform_news(paths) as news:
-            return news.end(
-                Status.STOPPED, Cause(CauseKind.STOPPED, f"{BY_USER.detail} while it waited to be submitted again")
-            )
+        cause = Cause(CauseKind.STOPPED, f"{BY_USER.detail} while it waited to be submitted again")
+        return end_run(paths, Status.STOPPED, cause)
 
 
 def resume_submission(run: Run) -> None:

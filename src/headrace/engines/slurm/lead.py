@@ -47,7 +47,7 @@ from headrace.engines.slurm.handover import (
     write_placement,
 )
 from headrace.engines.slurm.slurm_commands import SlurmUnreachable
-from headrace.engines.slurm.slurm_instances import JOB_LOG, open_instances, step_words
+from headrace.engines.slurm.slurm_instances import JOB_LOG, SlurmInstances, step_words
 from headrace.engines.slurm.slurm_state import said_by_slurm, why_queued_again, why_terminated
 from headrace.engines.ticket import read_ticket, write_ticket
 from headrace.errors import HeadraceError
@@ -142,7 +142,7 @@ def main() -> int:
         forget_variables(paths)
     _without_caller()
     signals = LeadSignals(paths, job_id, plan.stop_grace)
-    status = Supervisor(paths, 0, open_instances, signals.orders, signals.early).run()
+    status = Supervisor(paths, 0, SlurmInstances, signals.orders, signals.early).run()
     if status is Status.IN_PROGRESS:
         return _queue_again(paths, job_id)
     forget_variables(paths)

@@ -153,10 +153,7 @@ def show(job_id: int, seconds: float = SECONDS) -> tuple[EndedComponent, ...]:
     Raises:
         SlurmUnreachable: it does not answer.
     """
-    done = _run(["scontrol", "-o", "show", "job", str(job_id)], seconds)
-    if done.returncode and UNKNOWN_JOB in done.stderr:
-        return ()
-    return parse_jobs(_printed(done))
+    return parse_jobs(_shown(job_id, seconds, "-o"))
 
 
 def accounted(job_id: int, job: JobOfRun) -> tuple[EndedComponent, ...]:
@@ -178,8 +175,7 @@ def describe(job_id: int) -> str:
     Raises:
         SlurmUnreachable: it does not answer.
     """
-    done = _run(["scontrol", "show", "job", str(job_id)], SECONDS)
-    return "" if done.returncode and UNKNOWN_JOB in done.stderr else _printed(done)
+    return _shown(job_id, SECONDS)
 
 
 def cancel(job_id: int, waiting: bool = False) -> None:
@@ -252,11 +248,13 @@ def version() -> str:
 
 def setting(name: str) -> str:
     """Returns a setting of the cluster, as ``scontrol show config`` has it; empty when it is not there."""
-    for line in _answer(["scontrol", "show", "config"]).splitlines():
-        key, _, value = line.partition("=")
-        if key.strip() == name:
-            return value.strip()
-    return ""
+    pairs = (line.partition("=") for line in _answer(["scontrol", "show", "config"]).splitlines())
+    return next((value.strip() for key, _, value in pairs if key.strip() == name), "")
+
+
+def _shown(job_id: int, seconds: float, *options: str) -> str:
+    done = _run(["scontrol", *options, "show", "job", str(job_id)], seconds)
+    return "" if done.returncode and UNKNOWN_JOB in done.stderr else _printed(done)
 
 
 def _answer(command: Sequence[str]) -> str:

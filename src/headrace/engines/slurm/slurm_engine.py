@@ -20,7 +20,7 @@ from headrace.engines.planning.engine_job import named_paths
 from headrace.engines.planning.plan_artefacts import check_checkpoint_folder
 from headrace.engines.planning.plan_channels import orders_of
 from headrace.engines.platform_engine import PlatformEngine
-from headrace.engines.platform_news import WRITER, platform_news
+from headrace.engines.platform_news import WRITER, end_run, platform_news
 from headrace.engines.remote_job import plan_document, prepare_remote_run, ranks_beside_workers
 from headrace.engines.slurm import slurm_commands
 from headrace.engines.slurm.allocation import node_lost
@@ -174,25 +174,22 @@ class SlurmEngine(PlatformEngine[SlurmJob, SlurmTicket]):
             words = f"not known: {error}\n"
         yield Document(SHOWN, words or f"Slurm knows no job of {run.id}\n")
 
-    def capabilities(self) -> tuple[Capability, ...]:
-        """Returns what works from this machine."""
-        try:
-            slurm_commands.check_programs()
-            found = [Capability("slurm", True, f"{slurm_commands.version()} answers", needed=True)]
-            scheduler = slurm_commands.setting("SchedulerType")
-        except EngineRefused as error:
-            return (Capability("slurm", False, error.message, error.hint or "ask who runs the cluster", needed=True),)
+    def works(self) -> Iterable[Capability]:
+        """See `PlatformEngine.works`."""
+        slurm_commands.check_programs()
+        yield Capability("slurm", True, f"{slurm_commands.version()} answers", needed=True)
+        scheduler = slurm_commands.setting("SchedulerType")
         if scheduler != BACKFILL:
             detail = f"the scheduler is {scheduler}, which starts no heterogeneous jobs"
-            found.append(Capability("several groups", False, detail, f"ask for SchedulerType={BACKFILL}"))
+            yield Capability("several groups", False, detail, f"ask for SchedulerType={BACKFILL}")
         else:
-            found.append(Capability("several groups", True, f"heterogeneous jobs, {scheduler}"))
+            yield Capability("several groups", True, f"heterogeneous jobs, {scheduler}")
         why_not = why_no_shared_network()  # nodes are often like this machine, and each tries it for itself
         what = "a host has its own /opt/ml, /tmp, name and processes on its node; every node tries it for itself"
         hint = "hosts have the files and names of their nodes, where it is the same there; see isolation in the docs"
-        isolation = Capability("isolation: shared_network", not why_not, why_not or what, hint if why_not else "")
+        yield Capability("isolation: shared_network", not why_not, why_not or what, hint if why_not else "")
         folder = f"runs lie in {runs_dir()}, which every node must see under this path"
-        return (*found, isolation, Capability("run folder", True, folder))
+        yield Capability("run folder", True, folder)
 
 
 ENGINE = SlurmEngine()
@@ -297,8 +294,7 @@ def _stop(run: Run, ticket: SlurmTicket, now: bool) -> bool:
         slurm_commands.cancel(job_id, waiting=True)
         phase = phase_of(job_id, slurm_commands.queue())
         if phase is not Phase.RUNNING:  # else it has begun meanwhile
-            with platform_news(run.paths) as news:
-                news.end(Status.STOPPED, Cause(CauseKind.STOPPED, "stopped by the user while it waited"))
+            end_run(run.paths, Status.STOPPED, Cause(CauseKind.STOPPED, "stopped by the user while it waited"))
             if phase is Phase.WAITING:  # it has its nodes, which are made ready
                 slurm_commands.cancel(job_id)
             return True
@@ -323,9 +319,8 @@ def _refresh(run: Run, ticket: SlurmTicket) -> None:
     job_id, queue = _look(run, ticket)
     if job_id is None:
         if not _may_still_come(run):
-            with platform_news(run.paths) as news:
-                words = "Slurm has no job of this run: sbatch has not said that it was taken, and none has come"
-                news.end(Status.FAILED, Cause(CauseKind.ENGINE_FAILED, words, infrastructure=True))
+            words = "Slurm has no job of this run: sbatch has not said that it was taken, and none has come"
+            end_run(run.paths, Status.FAILED, Cause(CauseKind.ENGINE_FAILED, words, infrastructure=True))
         return
     phase = phase_of(job_id, queue)
     if phase is Phase.WAITING and read_stop_request(run.paths) is not None:  # made before the job was known

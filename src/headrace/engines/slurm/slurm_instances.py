@@ -42,7 +42,7 @@ from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.lifeline import ATTEMPT, AgentGone, StopJob
 from headrace.processes.process_table import describe_exit
 from headrace.processes.spawn import UTF8, spawn
-from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths, Status
+from headrace.runs import Cause, CauseKind, EventWriter, RunPaths, Status
 
 _log = logging.getLogger(__name__)
 
@@ -54,11 +54,6 @@ LOOK = 0.5  # seconds between two looks at the record
 LAST_LINES = 20
 SRUN_LOG, JOB_LOG = "srun.log", "slurm.log"  # below the run's engine directory
 NODE_LOG = "agent-{}.log"  # there too: of what a node printed before its agent wrote a log of its own
-
-
-def open_instances(plan: LaunchPlan, paths: RunPaths, events: EventWriter) -> SlurmInstances:
-    """Returns the instances of a run. See `headrace.hosting.supervision.instances.Provider`."""
-    return SlurmInstances(plan, paths, events)
 
 
 def step_words(paths: RunPaths, start: HostOrder, group: str, host: str = "") -> list[str]:
@@ -79,10 +74,6 @@ def step_words(paths: RunPaths, start: HostOrder, group: str, host: str = "") ->
         *start.launcher,
         *module_command(ENTER, str(paths.root), group, *named, options=UTF8, python=start.python),
     ]
-
-
-def clean_up(run: Run) -> None:
-    """Does nothing: what a lead leaves when it is killed, Slurm ends with its job."""
 
 
 class SlurmInstances:

@@ -227,11 +227,6 @@ def plan_slurm_job(job: Job, orders: tuple[ChannelOrder, ...], paths: RunPaths, 
         paths: the run's directory; it need not exist.
         python: interpreter of the user's programs.
     """
-    plan, options = remote_plan(job, paths, python, with_range=True), job.slurm
-    plan = msgspec.structs.replace(
-        plan,
-        stop_grace=options.stop_grace,
-        start_timeout=max(plan.start_timeout, options.start_timeout),
-        isolation=Isolation(options.isolation, WHY_ISOLATED[options.isolation]),
-    )
+    plan, level = remote_plan(job, paths, python, with_range=True, options=job.slurm), job.slurm.isolation
+    plan = msgspec.structs.replace(plan, isolation=Isolation(level, WHY_ISOLATED[level]))
     return SlurmJob(job, plan, orders)
