@@ -46,7 +46,7 @@ from pathlib import Path
 
 import psutil
 
-from headrace.agent.control import control_client, control_transport
+from headrace.agent.control import control_client
 from headrace.agent.control.control_client import Client
 from headrace.agent.control.control_messages import (
     Demand,
@@ -384,17 +384,17 @@ async def fail(plan: LaunchPlan, certificates: Mapping[str, Certificates], folde
 @contextlib.contextmanager
 def counted() -> Iterator[list[int]]:
     """Counts the bytes of the orders that come, in one number."""
-    received, decode = [0], control_transport.decode_orders
+    received, decode = [0], control_client.decode_orders
 
     def count(body: bytes) -> Orders:
         received[0] += len(body)
         return decode(body)
 
-    control_transport.decode_orders = count
+    control_client.decode_orders = count
     try:
         yield received
     finally:
-        control_transport.decode_orders = decode
+        control_client.decode_orders = decode
 
 
 def prepare(plan: LaunchPlan, folder: Path) -> Mapping[str, Certificates]:

@@ -13,14 +13,13 @@ import pytest
 from agent_plans import make_plan, scripts
 
 import headrace.processes.process_table as family_module
-from headrace.agent.metrics.counters import DiskBytes, has_network, memory_file, network_bytes, used_memory
-from headrace.agent.metrics.gpus import Gpus
-from headrace.agent.metrics.sampler import UsageSampler
+from headrace.agent.metrics.counters import Activity, DiskBytes, has_network, memory_file, network_bytes, used_memory
+from headrace.agent.metrics.sampler import HostSampler
 from headrace.instance.launch_plan import NAMESPACE, Isolation
 from headrace.instance.paths import BASE_VARIABLE
 from headrace.processes.oom import FD_VARIABLE
 from headrace.processes.process_table import Process, ProcessTree, descendants, look
-from headrace.runs import HostSecond, MetricWriter
+from headrace.runs import EventWriter, HostSecond, MetricWriter, RunPaths
 
 TREE = r"""
 import os, sys, threading, time
@@ -279,7 +278,10 @@ def test_a_sample_has_every_figure_and_costs_far_less_than_half_a_percent_of_a_c
     monkeypatch.setenv(BASE_VARIABLE, str(tmp_path))
     writer = Kept()
     plan = make_plan(scripts("g", "algo-1"), base=tmp_path, prefix="10.1.1")
-    sampler = UsageSampler(writer, plan, "algo-1", Gpus(()))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    paths = RunPaths(tmp_path)
+    sampler = HostSampler(plan, "algo-1", paths, Activity(), EventWriter(paths.events("algo-1")))
+    sampler._writer = writer
     sampler.sample()
     began = time.process_time()
     for _ in range(50):

@@ -6,11 +6,9 @@ import subprocess
 
 import pytest
 
-from headrace.engines.local.cgroups import RECORD, RunGroups, find_places
-from headrace.engines.local.local_instances import Starter
+from headrace.engines.local.local_instances import LocalInstances, Starter
 from headrace.errors import HeadraceError
-from headrace.hosting.supervision.host_agents import AttemptEnd, HostAgents
-from headrace.hosting.supervision.instances import Start, Started
+from headrace.hosting.supervision.instances import Start
 from headrace.instance.launch_plan import GroupPlan, HostPlan, LaunchPlan
 from headrace.runs import EventWriter, RunPaths
 
@@ -23,7 +21,7 @@ class NoRoom(Starter):
     def prepare(self, host: str, argv: object) -> Start:
         return Start(host, ("sh", "-c", "echo no room >&2; exit 1"), {})
 
-    def agent(self, start: Start, process: subprocess.Popen[bytes]) -> Started:
+    def agent(self, start: Start, process: subprocess.Popen[bytes]) -> int:
         process.wait(20)
         raise HeadraceError(f"{start.host} could not be isolated: its first process ended", hint="make room")
 
@@ -40,12 +38,11 @@ def test_a_host_that_cannot_be_made_is_named_with_its_last_words(tmp_path):
     paths = RunPaths(tmp_path)
     (tmp_path / "engine").mkdir()
     with EventWriter(paths.events("engine")) as events:
-        groups = RunGroups(plan.run_id, find_places(), tmp_path / RECORD)
-        end = AttemptEnd(plan, paths, events)
-        agents = HostAgents(paths, plan, plan.hosts, events, {}, end, NoRoom(), groups)
+        agents = LocalInstances(plan, paths, events)
+        agents._starter = NoRoom()
         try:
             with pytest.raises(HeadraceError, match=r"algo-1 could not be isolated: .* ended: no room") as caught:
-                agents.start()
+                agents._start_agents({})
             assert caught.value.hint == "make room"
         finally:
-            groups.remove()
+            agents.remove()

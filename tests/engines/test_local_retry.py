@@ -9,8 +9,9 @@ from effort import SOAK
 from run_places import code, flag
 from stage import agent_pid, both_isolations_at_length, groups, isolated_at_length, kill, said, text, until
 
-from headrace.hosting.supervision.supervisor import is_tried_again
+from headrace.hosting.supervision.supervisor import Next, is_tried_again, next_step
 from headrace.instance.launch_plan import Retry
+from headrace.instance.lifeline import StopJob
 from headrace.runs import Cause, CauseKind, Status
 from headrace.runs.events import AttemptStarted, ProgramExited, ProgramStarted, SecondaryStatus
 
@@ -53,6 +54,28 @@ def test_only_failures_are_retried_and_by_default_only_those_of_the_infrastructu
     retry, attempt, status, cause, again
 ):
     assert is_tried_again(retry, attempt, status, cause) is again
+
+
+STOP = StopJob(CauseKind.STOPPED.value, "", failed=False)
+TAKEN = StopJob(CauseKind.PREEMPTED.value, "", failed=True, infrastructure=True)
+
+
+@pytest.mark.parametrize(
+    ("status", "again", "moves", "wishes", "step"),
+    [
+        (Status.FAILED, True, False, [], Next.AGAIN),
+        (Status.FAILED, True, True, [TAKEN], Next.ELSEWHERE),
+        (Status.FAILED, True, False, [TAKEN], Next.INTERRUPTED),
+        (Status.FAILED, False, False, [TAKEN, TAKEN], Next.INTERRUPTED),
+        (Status.FAILED, False, True, [TAKEN], Next.END),
+        (Status.FAILED, True, False, [TAKEN, STOP], Next.END),
+        (Status.FAILED, False, False, [], Next.END),
+        (Status.COMPLETED, False, False, [TAKEN], Next.END),
+        (Status.STOPPED, False, False, [STOP], Next.END),
+    ],
+)
+def test_what_follows_an_attempt_is_one_decision(status, again, moves, wishes, step):
+    assert next_step((status, None), again, moves, wishes) is step
 
 
 def test_a_program_that_fails_is_retried_if_wanted_and_finds_its_checkpoints_only(stage):

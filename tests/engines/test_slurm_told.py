@@ -184,7 +184,7 @@ def test_a_host_starts_whatever_pythonpath_a_task_prolog_has_set(monkeypatch: py
     )
     code = f"import os, sys, {modules}; sys.exit(0 if '/opt/site' in os.environ['PYTHONPATH'] else 3)"
     started = enter_host._start(AgentStarter(), "algo-1", [sys.executable, "-S", "-c", code], {RUN_ID: "demo"})
-    assert os.waitstatus_to_exitcode(os.waitpid(started.pid, 0)[1]) == 0
+    assert os.waitstatus_to_exitcode(os.waitpid(started, 0)[1]) == 0
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,8 @@ class Coordinator:
         self._began = now
         self._failure_grace = min(FAILURE_GRACE, plan.stop_grace)
         self._limits = BudgetLimits(plan, used, now)
-        self._ticked = self._looked = now
+        self._now = self._ticked = self._looked = now
+        self._effects = Effects()
         self._apart = apart
         self._started = 0.0
         self._settle_until = 0.0
@@ -170,30 +171,31 @@ class Coordinator:
 
     def disconnected(self, name: str, now: float) -> Effects:
         """A host's stream broke. It may come back within the limit of silence."""
+        self._event(now)
         self._hosts[name].connected = False
-        return self._look(Effects(), now)
+        return self._look()
 
     def report(self, name: str, report: Report, now: float) -> Effects:
         """A host reported. A report that was processed before is ignored; a heartbeat counts at the next tick."""
         host = self._hosts[name]
         host.heard = now
-        effects = Effects()
+        effects = self._event(now)
         if isinstance(report.message, Heartbeat):
             host.beats(report.message, now)
         elif report.number == host.taken + 1 and not host.lost:
             host.taken = report.number
-            self._take(host, report.message, effects, now)
-        return effects if isinstance(report.message, Heartbeat) else self._look(effects, now)
+            self._take(host, report.message)
+        return effects if isinstance(report.message, Heartbeat) else self._look()
 
     def host_gone(
         self, name: str, reason: str, now: float, heard_nothing: bool = False, last_lines: tuple[str, ...] = ()
     ) -> Effects:
         """The engine saw the agent of a host end. `heard_nothing`: the agent lost the coordinator and gave up."""
-        effects = Effects()
+        self._event(now)
         host = self._hosts[name]
         words = host.silence if heard_nothing else reason
-        self._lose(host, words, effects, now, silent=heard_nothing, last_lines=last_lines)
-        return self._advance(effects, now)
+        self._lose(host, words, silent=heard_nothing, last_lines=last_lines)
+        return self._advance()
 
     def stop_requested(self, status: Status, cause: Cause, grace: float | None, now: float) -> Effects:
         """Stops the job, or stops it faster.
@@ -204,18 +206,18 @@ class Coordinator:
             grace: seconds between SIGTERM and SIGKILL; None for the usual ones. A later request can only shorten it.
             now: the time.
         """
-        effects = Effects()
+        self._event(now)
         usual = self._failure_grace if status is Status.FAILED else self._plan.stop_grace
         wanted = usual if grace is None else grace
         if self._stop is None:
             if self._suspects:
                 self._suspects += [Suspect(SuspectKind.PLATFORM, now, cause)] if cause.infrastructure else []
-                self._decide(effects, now)
+                self._decide()
             else:
-                self._begin_stop(status, cause, wanted, effects, now)
+                self._begin_stop(status, cause, wanted)
         if self._stop is not None and wanted < self._stop.grace:
-            self._order_stop(wanted, self._stop.feed or not wanted, effects, now)
-        return self._advance(effects, now)
+            self._order_stop(wanted, self._stop.feed or not wanted)
+        return self._advance()
 
     def tick(self, now: float) -> Effects:
         """Time passed."""
@@ -223,222 +225,209 @@ class Coordinator:
         if gap > PAUSE:
             for host in self._hosts.values():
                 host.heard += gap
-        effects = Effects()
+        effects = self._event(now)
         for host in self._hosts.values():
             if host.registered and not host.ended and now - host.heard > SILENCE_LIMIT:
-                self._lose(host, host.silence, effects, now, silent=True)
+                self._lose(host, host.silence, silent=True)
         self._data_hosts.begin(effects, now)
         for host in self._data_hosts.late(now):
-            self._lose(host, f"did not come within {self._plan.start_timeout:g} s", effects, now)
-        return self._advance(effects, now)
+            self._lose(host, f"did not come within {self._plan.start_timeout:g} s")
+        return self._advance()
+
+    def _event(self, now: float) -> Effects:
+        """Something happens. Returns what will follow from it."""
+        self._now, self._effects = now, Effects()
+        return self._effects
 
     # --- reports -------------------------------------------------------------------------------------------------
 
-    def _take(self, host: HostState, message: Message, effects: Effects, now: float) -> None:
+    def _take(self, host: HostState, message: Message) -> None:
         match message:
             case Hello():
                 host.registered = True
                 host.address = message.address or host.address
-                self._data_hosts.came(host, effects, now)
-                effects.records.append(HostRegistered(t=now, group=host.group, host=host.name))
+                self._data_hosts.came(host, self._effects, self._now)
+                self._effects.records.append(HostRegistered(t=self._now, group=host.group, host=host.name))
             case Exited():
                 host.exits[message.stream] = message
-                host.mpirun_ended = now if message.stream == MPIRUN else host.mpirun_ended
+                host.mpirun_ended = self._now if message.stream == MPIRUN else host.mpirun_ended
                 killed = message.signal is not None and not message.stopped
                 if killed and message.stream == TORCHRUN and self._goes_on_without(host):
-                    self._lose(host, f"torchrun was {exit_text(None, message.signal)}", effects, now)
+                    self._lose(host, f"torchrun was {exit_text(None, message.signal)}")
                 elif message.exit_code != 0 and not message.stopped:
-                    self._suspect(exit_suspect(host.group, host.name, message), now)
+                    self._suspect(exit_suspect(host.group, host.name, message))
             case DaemonWanted():
-                effects.wake.add(self._daemons.wanted(host.name, message))
+                self._effects.wake.add(self._daemons.wanted(host.name, message))
             case DaemonEnded():
-                effects.wake.add(self._daemons.ended(host.name, message))
+                self._effects.wake.add(self._daemons.ended(host.name, message))
             case ExecutorLost():
                 reason = f"data worker process {message.pid} {message.cause}"
-                self._worker_lost(host, reason, message.replaced, effects, now)
+                self._worker_lost(host, reason, message.replaced)
             case ServerUp() if message.stream == FEED:
                 if not host.leaving:
                     host.executors = message.executors
                     self._services.feed_changed(host, READY)
-                    ready = FeedReady(t=now, group=host.group, host=host.name, executors=message.executors)
-                    effects.records.append(ready)
+                    ready = FeedReady(t=self._now, group=host.group, host=host.name, executors=message.executors)
+                    self._effects.records.append(ready)
             case ServerUp():
-                event, skew = self._services.server_up(host, message, now)
-                effects.records.append(event)
+                event, skew = self._services.server_up(host, message, self._now)
+                self._effects.records.append(event)
                 if skew is not None:
-                    self._suspect(Suspect(SuspectKind.SILENT, now, skew), now)
+                    self._suspect(Suspect(SuspectKind.SILENT, self._now, skew))
             case ServerDown() if message.stream == FEED:
-                self._feed_lost(host, f"feed server {message.cause}", message.gone, effects, now)
+                self._feed_lost(host, f"feed server {message.cause}", message.gone)
             case ServerDown():
-                self._server_lost(host, message, effects, now)
+                self._server_lost(host, message)
             case Ready():
                 host.ready = True
             case ProgramsEnded():
                 host.programs_ended = True
             case HostLeaving():
-                self._leaves(host, message, effects, now)
+                self._leaves(host, message)
             case HostEnded():
                 if host.release is not None:
-                    self._data_hosts.left(host, effects, now)
+                    self._data_hosts.left(host, self._effects, self._now)
                 elif self._stop is None:  # the coordinator did not order it: the engine or the platform ends this host
-                    self._lose(host, "its agent was told to end", effects, now)
+                    self._lose(host, "its agent was told to end")
                 host.programs_ended = host.ended = True
 
-    def _leaves(self, host: HostState, message: HostLeaving, effects: Effects, now: float) -> None:
+    def _leaves(self, host: HostState, message: HostLeaving) -> None:
         if message.platform:
             if host.unfinished and host.release is None and not self._goes_on_without(host):
-                self._suspect(leaving_suspect(host.group, host.name, message.signal, now), now)
+                self._suspect(leaving_suspect(host.group, host.name, message.signal, self._now))
         elif self._stop is None:
             cause = Cause(CauseKind.STOPPED, f"the agent of {host.name} was told to stop by {message.signal}")
-            self._begin_stop(Status.FAILED, cause, self._failure_grace, effects, now)
+            self._begin_stop(Status.FAILED, cause, self._failure_grace)
 
-    def _feed_lost(
-        self, host: HostState, reason: str, gone: bool, effects: Effects, now: float, *, recorded: bool = True
-    ) -> None:
+    def _feed_lost(self, host: HostState, reason: str, gone: bool, *, recorded: bool = True) -> None:
         self._services.feed_changed(host, LOST if gone else STARTING, reason)
-        self._worker_lost(host, reason, not gone, effects, now, recorded=recorded)
+        self._worker_lost(host, reason, not gone, recorded=recorded)
 
-    def _server_lost(self, host: HostState, message: ServerDown, effects: Effects, now: float) -> None:
-        self._services.server_down(host, message, now)
-        self._worker_lost(host, f"{message.stream} {message.cause}", not message.gone, effects, now, message.stream)
+    def _server_lost(self, host: HostState, message: ServerDown) -> None:
+        self._services.server_down(host, message, self._now)
+        self._worker_lost(host, f"{message.stream} {message.cause}", not message.gone, message.stream)
 
     def _worker_lost(
-        self,
-        host: HostState,
-        reason: str,
-        replaced: bool,
-        effects: Effects,
-        now: float,
-        stream: str = "",
-        *,
-        recorded: bool = True,
+        self, host: HostState, reason: str, replaced: bool, stream: str = "", *, recorded: bool = True
     ) -> None:
         """Records that a data worker was lost, and takes it for a suspect when the job cannot go on."""
         over = self._services.over() if any(each.unfinished for each in self._hosts.values()) else None
         if self._stop is None and recorded:
             recovered = replaced and over is None
-            event = DataWorkerLost(host.group, host.name, reason, recovered, stream, over is not None, t=now)
-            effects.records.append(event)
+            event = DataWorkerLost(host.group, host.name, reason, recovered, stream, over is not None, t=self._now)
+            self._effects.records.append(event)
         if over is not None:
-            self._suspect(Suspect(SuspectKind.SILENT, now, over), now)
+            self._suspect(Suspect(SuspectKind.SILENT, self._now, over))
 
-    def _lose(
-        self,
-        host: HostState,
-        reason: str,
-        effects: Effects,
-        now: float,
-        silent: bool = False,
-        last_lines: tuple[str, ...] = (),
-    ) -> None:
+    def _lose(self, host: HostState, reason: str, silent: bool = False, last_lines: tuple[str, ...] = ()) -> None:
         if host.lost or host.ended:
             return
         host.lost, host.silent = True, silent
         # The best estimate of when its connection broke is the time of its last report.
-        at = now if host.connected else host.heard
-        effects.records.append(HostLost(t=now, group=host.group, host=host.name, reason=reason))
+        at = self._now if host.connected else host.heard
+        self._effects.records.append(HostLost(t=self._now, group=host.group, host=host.name, reason=reason))
         if host.unfinished and not self._goes_on_without(host):
             cause = Cause(
                 CauseKind.HOST_LOST, reason, host.group, host.name, AGENT, last_lines=last_lines, infrastructure=True
             )
-            self._suspect(Suspect(SuspectKind.SILENT, at, cause), now)
-        effects.wake |= self._daemons.lost(host.name, reason)
+            self._suspect(Suspect(SuspectKind.SILENT, at, cause))
+        self._effects.wake |= self._daemons.lost(host.name, reason)
         came = host.registered or not host.asked
         if self._plan.comes_and_goes(host.name):
-            self._data_hosts.left(host, effects, now)
+            self._data_hosts.left(host, self._effects, self._now)
         if host.feed:
-            self._feed_lost(host, f"host lost: {reason}", True, effects, now, recorded=came)
+            self._feed_lost(host, f"host lost: {reason}", True, recorded=came)
         for name, server in host.servers.items():
             if server.state != LOST:
                 gone = Cause(CauseKind.HOST_LOST, f"host lost: {reason}")
-                self._server_lost(host, ServerDown(name, gone, True), effects, now)
+                self._server_lost(host, ServerDown(name, gone, True))
 
     def _goes_on_without(self, host: HostState) -> bool:
         return goes_on_without(self._plan, host.name, {each.name for each in self._hosts.values() if each.lost})
 
     # --- decisions -----------------------------------------------------------------------------------------------
 
-    def _suspect(self, suspect: Suspect, now: float) -> None:
+    def _suspect(self, suspect: Suspect) -> None:
         if self.phase in {Phase.WAITING, Phase.RUNNING}:
             self.phase = Phase.SETTLING
-            self._settle_until = now + WINDOW
+            self._settle_until = self._now + WINDOW
         if self.phase is Phase.SETTLING:
             self._suspects.append(suspect)
 
-    def _look(self, effects: Effects, now: float) -> Effects:
+    def _look(self) -> Effects:
         """Advances, unless that was done a moment ago: of hundreds of hosts, the next tick does it.
 
         To look at all hosts at each report of each would cost the square of their number.
         """
-        return effects if now - self._looked < self._look_pause else self._advance(effects, now)
+        return self._effects if self._now - self._looked < self._look_pause else self._advance()
 
-    def _advance(self, effects: Effects, now: float) -> Effects:
-        self._looked = now
+    def _advance(self) -> Effects:
+        self._looked = self._now
         if self.phase is Phase.WAITING:
-            self._wait(effects, now)
+            self._wait()
         if self.phase is Phase.RUNNING:
-            self._watch(effects, now)
-        if self.phase is Phase.SETTLING and now >= self._settle_until and not self._may_be_lost(now):
-            self._decide(effects, now)
+            self._watch()
+        if self.phase is Phase.SETTLING and self._now >= self._settle_until and not self._may_be_lost():
+            self._decide()
         if self.phase is Phase.STOPPING:
-            self._await_end(effects, now)
-        if self._services.list_feed(now):
-            effects.wake.update(self._services.readers)
-        return effects
+            self._await_end()
+        if self._services.list_feed(self._now):
+            self._effects.wake.update(self._services.readers)
+        return self._effects
 
-    def _wait(self, effects: Effects, now: float) -> None:
+    def _wait(self) -> None:
         missing = [host for host in self._hosts.values() if not (host.registered or host.lost or host.absent)]
         if not missing:
             self.phase = Phase.RUNNING
-            self._started = now
-            effects.records.append(JobStarted(t=now))
-        elif now - self._began > self._plan.start_timeout:
+            self._started = self._now
+            self._effects.records.append(JobStarted(t=self._now))
+        elif self._now - self._began > self._plan.start_timeout:
             names = ", ".join(host.place for host in missing)
             reason = f"did not come within {self._plan.start_timeout:g} s; waited for: {names}"
             first = missing[0]
             cause = Cause(CauseKind.HOST_MISSING, reason, first.group, first.name, AGENT, infrastructure=True)
-            self._begin_stop(Status.FAILED, cause, self._failure_grace, effects, now)
+            self._begin_stop(Status.FAILED, cause, self._failure_grace)
 
-    def _watch(self, effects: Effects, now: float) -> None:
+    def _watch(self) -> None:
         plan = self._plan
-        self._start_groups(effects, now)
+        self._start_groups()
         wanted = plan.completion_groups or tuple(name for world in plan.distributions for name in world.groups)
         complete = [host for host in self._hosts.values() if (not wanted or host.group in wanted) and host.streams]
         left = [host for host in complete if not (host.lost and self._goes_on_without(host))]
         if left and not any(host.unfinished for host in left):
-            self._begin_stop(Status.COMPLETED, None, plan.stop_grace, effects, now)
+            self._begin_stop(Status.COMPLETED, None, plan.stop_grace)
             return
-        for suspect in unfinished_worlds(plan, self._hosts, now):
-            self._suspect(suspect, now)
-        if (used_up := self._limits.exceeded(self._started, now)) is not None:
-            self._begin_stop(Status.STOPPED, used_up, plan.stop_grace, effects, now)
-        elif (unready := never_ready(plan, self._hosts, now)) is not None:
-            self._begin_stop(Status.FAILED, unready, self._failure_grace, effects, now)
-        elif (stall := stalled(complete, plan.stall_after, now, self._services.missing())) is not None:
-            self._begin_stop(Status.FAILED, stall, self._failure_grace, effects, now)
+        for suspect in unfinished_worlds(plan, self._hosts, self._now):
+            self._suspect(suspect)
+        if (used_up := self._limits.exceeded(self._started, self._now)) is not None:
+            self._begin_stop(Status.STOPPED, used_up, plan.stop_grace)
+        elif (unready := never_ready(plan, self._hosts, self._now)) is not None:
+            self._begin_stop(Status.FAILED, unready, self._failure_grace)
+        elif (stall := stalled(complete, plan.stall_after, self._now, self._services.missing())) is not None:
+            self._begin_stop(Status.FAILED, stall, self._failure_grace)
         else:
-            self._release_idle(effects)
-            self._data_hosts.turn(effects, now)
+            self._release_idle()
+            self._data_hosts.turn(self._effects, self._now)
 
-    def _start_groups(self, effects: Effects, now: float) -> None:
+    def _start_groups(self) -> None:
         for group in startable(self._plan, self._hosts):
             for name in group.hosts:
-                self._hosts[name].started = now
-            effects.wake.update(group.hosts)
+                self._hosts[name].started = self._now
+            self._effects.wake.update(group.hosts)
 
-    def _release_idle(self, effects: Effects) -> None:
+    def _release_idle(self) -> None:
         for host in self._hosts.values():
             if host.release is not None or host.name == self._plan.leader or not host.idle:
                 continue
             if not any(self._hosts[name].unfinished for name in self._peers[host.group]):
                 host.release = StopOrder("its programs are done", self._plan.stop_grace, feed=True, leave=True)
-                effects.wake.add(host.name)
+                self._effects.wake.add(host.name)
 
-    def _may_be_lost(self, now: float) -> bool:
+    def _may_be_lost(self) -> bool:
         """Whether a host may be lost, which is not known yet: it may be the cause."""
-        return any(host.may_be_lost(now) for host in self._hosts.values())
+        return any(host.may_be_lost(self._now) for host in self._hosts.values())
 
-    def _decide(self, effects: Effects, now: float) -> None:
+    def _decide(self) -> None:
         first = first_of(self._suspects)
         cause = first.cause if self._apart else cut_off_cause(self._hosts.values(), self._plan.leader, first.cause)
         blame = self._services.blame(cause.last_lines)
@@ -447,34 +436,34 @@ class Coordinator:
         if first.kind > SuspectKind.SILENT and blame is not None:
             cause = msgspec.structs.replace(blame, then=cause)
         grace = self._plan.stop_grace if first.kind is SuspectKind.PLATFORM else self._failure_grace
-        self._begin_stop(Status.FAILED, cause, grace, effects, now)
+        self._begin_stop(Status.FAILED, cause, grace)
 
-    def _begin_stop(self, status: Status, cause: Cause | None, grace: float, effects: Effects, now: float) -> None:
+    def _begin_stop(self, status: Status, cause: Cause | None, grace: float) -> None:
         self.phase = Phase.STOPPING
         self._outcome = (status, cause)
         reason = str(cause) if cause else "the completion groups are done"
-        effects.records.append(JobStopping(t=now, reason=reason, status=status))
-        self._order_stop(grace, False, effects, now)
+        self._effects.records.append(JobStopping(t=self._now, reason=reason, status=status))
+        self._order_stop(grace, False)
 
-    def _order_stop(self, grace: float, feed: bool, effects: Effects, now: float) -> None:
+    def _order_stop(self, grace: float, feed: bool) -> None:
         cause = self._outcome[1]
         self._stop = StopOrder(str(cause) if cause else "the job is complete", grace, feed)
-        self._stop_until = now + grace + STOP_MARGIN
-        effects.wake.update(self._hosts)
+        self._stop_until = self._now + grace + STOP_MARGIN
+        self._effects.wake.update(self._hosts)
 
-    def _await_end(self, effects: Effects, now: float) -> None:
+    def _await_end(self) -> None:
         assert self._stop is not None
         live = [host for host in self._hosts.values() if host.registered and not host.lost]
         if not self._stop.feed and all(host.programs_ended or not host.streams for host in live):
-            self._order_stop(self._stop.grace, True, effects, now)
+            self._order_stop(self._stop.grace, True)
         waiting = [host for host in live if not host.ended]
-        if waiting and now < self._stop_until:
+        if waiting and self._now < self._stop_until:
             return
         for host in waiting:
             host.lost = True
             reason = f"did not stop within {self._stop.grace + STOP_MARGIN:g} s"
-            effects.records.append(HostLost(t=now, group=host.group, host=host.name, reason=reason))
+            self._effects.records.append(HostLost(t=self._now, group=host.group, host=host.name, reason=reason))
         self.phase = Phase.FINISHED
-        self.verdict = JobFinished(t=now, status=self._outcome[0], cause=self._outcome[1])
-        effects.records.append(self.verdict)
-        effects.wake.update(self._hosts)
+        self.verdict = JobFinished(t=self._now, status=self._outcome[0], cause=self._outcome[1])
+        self._effects.records.append(self.verdict)
+        self._effects.wake.update(self._hosts)

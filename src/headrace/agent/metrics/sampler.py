@@ -43,20 +43,30 @@ _log = logging.getLogger(__name__)
 INTERVAL = 1.0
 
 
-class UsageSampler:
-    """Writes what the host uses.
+class HostSampler:
+    """Writes the host's metric files.
 
     Args:
-        writer: metric file of the host.
         plan: the launch plan.
         host: name of the host.
-        gpus: its GPUs.
+        paths: the run's directory.
+        activity: gets what the host uses.
+        events: where it is recorded what the search for metrics left out.
     """
 
-    def __init__(self, writer: MetricWriter, plan: LaunchPlan, host: str, gpus: Gpus) -> None:
+    def __init__(self, plan: LaunchPlan, host: str, paths: RunPaths, activity: Activity, events: EventWriter) -> None:
         me = plan.host(host)
-        self._writer = writer
-        self._gpus = gpus
+
+        def writer(name: str) -> MetricWriter:
+            return MetricWriter(paths.metrics(Stream(me.group, host, name)))
+
+        self._writer = writer(HOST)
+        self._gpus = Gpus(gpus_of(plan, host, os.environ))
+        self._values: LogValues | None = None
+        if plan.metric_definitions:
+            self._values = LogValues(plan.metric_definitions, writer(VALUES), events, me.group, host)
+        self._activity = activity
+        self._closed = False
         self._cpus = frozenset(me.cpus or os.sched_getaffinity(0))
         self._limit = me.memory or os.sysconf("SC_PHYS_PAGES") * PAGE
         self._tree = ProcessTree(os.getpid())
@@ -66,8 +76,30 @@ class UsageSampler:
         self._has_network = has_network(plan, host)
         self._memory = memory_file() if me.memory else None
 
-    def sample(self) -> HostSecond:
-        """Writes one record. Returns it."""
+    def take(self, stream: str, lines: Sequence[bytes]) -> None:
+        """Takes lines that a program wrote."""
+        if self._values is not None:
+            self._values.take(stream, lines)
+
+    async def run(self) -> None:
+        """Writes once a second until closed or cancelled, at full intervals from the start."""
+        due = time.monotonic()
+        while not self._closed:
+            self.sample()
+            due = max(due + INTERVAL, time.monotonic())
+            await asyncio.sleep(due - time.monotonic())
+
+    def close(self) -> None:
+        """Writes for the last time; the programs have ended."""
+        self._closed = True
+        self.sample()
+        self._writer.close()
+        self._gpus.close()
+        if self._values is not None:
+            self._values.close()
+
+    def sample(self) -> None:
+        """Writes what the host uses, and the values since the last time."""
         family = self._tree.look()
         # A process that ends between two lines of the scan may be missing for once: the sum never goes back.
         self._cpu = max(self._cpu, sum(process.ticks for process in family) / TICKS)
@@ -90,11 +122,9 @@ class UsageSampler:
             busy=busy_seconds(self._cpus),
         )
         self._writer.write(second)
-        return second
-
-    def close(self) -> None:
-        """Closes the metric file."""
-        self._writer.close()
+        self._activity.used(second)
+        if self._values is not None:
+            self._values.flush()
 
     def _used(self) -> int | None:
         if self._memory is None:
@@ -105,55 +135,3 @@ class UsageSampler:
             _log.warning("the memory of this host's control group cannot be read any more: %s", error)
             self._memory = None
             return None
-
-
-class HostSampler:
-    """Writes the host's metric files.
-
-    Args:
-        plan: the launch plan.
-        host: name of the host.
-        paths: the run's directory.
-        activity: gets what the host uses.
-        events: where it is recorded what the search for metrics left out.
-    """
-
-    def __init__(self, plan: LaunchPlan, host: str, paths: RunPaths, activity: Activity, events: EventWriter) -> None:
-        def writer(name: str) -> MetricWriter:
-            return MetricWriter(paths.metrics(Stream(plan.host(host).group, host, name)))
-
-        self._gpus = Gpus(gpus_of(plan, host, os.environ))
-        self._usage = UsageSampler(writer(HOST), plan, host, self._gpus)
-        definitions = plan.metric_definitions
-        self._values: LogValues | None = None
-        if definitions:
-            self._values = LogValues(definitions, writer(VALUES), events, plan.host(host).group, host)
-        self._activity = activity
-        self._closed = False
-
-    def take(self, stream: str, lines: Sequence[bytes]) -> None:
-        """Takes lines that a program wrote."""
-        if self._values is not None:
-            self._values.take(stream, lines)
-
-    async def run(self) -> None:
-        """Writes once a second until closed or cancelled, at full intervals from the start."""
-        due = time.monotonic()
-        while not self._closed:
-            self._write()
-            due = max(due + INTERVAL, time.monotonic())
-            await asyncio.sleep(due - time.monotonic())
-
-    def close(self) -> None:
-        """Writes for the last time; the programs have ended."""
-        self._closed = True
-        self._write()
-        self._usage.close()
-        self._gpus.close()
-        if self._values is not None:
-            self._values.close()
-
-    def _write(self) -> None:
-        self._activity.used(self._usage.sample())
-        if self._values is not None:
-            self._values.flush()

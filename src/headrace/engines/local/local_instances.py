@@ -21,10 +21,10 @@ from headrace.exit_status import exit_text
 from headrace.hosting.isolation.namespace_starter import NamespaceStarter, not_isolated
 from headrace.hosting.isolation.network_layout import CLOSED, FILE, LINKS, Layout
 from headrace.hosting.supervision.cleanup import is_of_run
-from headrace.hosting.supervision.host_agents import AttemptEnd, HostAgents
-from headrace.hosting.supervision.instances import AgentStarter, Outcome
+from headrace.hosting.supervision.host_agents import HostAgents
+from headrace.hosting.supervision.instances import AgentStarter
 from headrace.instance.launch_plan import LaunchPlan
-from headrace.instance.lifeline import MACHINE_PYTHON, StopJob
+from headrace.instance.lifeline import MACHINE_PYTHON
 from headrace.processes.process_table import describe_exit, is_running, look, send
 from headrace.processes.spawn import spawn
 from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths
@@ -170,7 +170,7 @@ _log = logging.getLogger(__name__)
 AGENTS_SECONDS = 15.0  # for the agents to end, when the supervisor was killed
 
 
-class LocalInstances:
+class LocalInstances(HostAgents):
     """See the module.
 
     Args:
@@ -179,35 +179,19 @@ class LocalInstances:
         events: the engine's event file.
     """
 
+    _starter: Starter
+    _groups: RunGroups
+
     def __init__(self, plan: LaunchPlan, paths: RunPaths, events: EventWriter) -> None:
-        self._plan = plan
-        self._paths = paths
-        self._events = events
+        super().__init__(plan, paths, events, plan.hosts)
         self._starter = Starter()
-        self._prepared = False
         self._groups = RunGroups(plan.run_id, find_places(), paths.root / RECORD)
-        self._end = AttemptEnd(plan, paths, events)
-        self._agents: HostAgents | None = None
-
-    @property
-    def hosts(self) -> Collection[str]:
-        """See `Instances.hosts`."""
-        return [host.name for host in self._plan.hosts]
-
-    @property
-    def pids(self) -> Collection[int]:
-        """See `Instances.pids`."""
-        return self._agents.pids if self._agents is not None else ()
+        self._prepared = False
 
     @property
     def others(self) -> Collection[int]:
         """See `Instances.others`."""
         return self._starter.own()
-
-    @property
-    def decided(self) -> bool:
-        """See `Instances.decided`."""
-        return self._end.decided(running=bool(self.pids))
 
     def prepare(self) -> None:
         """See `Instances.prepare`."""
@@ -219,47 +203,19 @@ class LocalInstances:
 
     def start(self, used: Mapping[str, str]) -> None:
         """See `Instances.start`."""
-        plan, hosts = self._plan, self._plan.hosts
-        variables = {**used, MACHINE_PYTHON: "1"}
         self._end.begin(used, self._starter.listener(), apart=True)
-        self._agents = HostAgents(
-            self._paths, plan, hosts, self._events, variables, self._end, self._starter, self._groups
-        )
-        self._agents.start()
-
-    def stop(self, command: StopJob) -> None:
-        """See `Instances.stop`."""
-        self._end.ask(command)
-
-    def explained(self, command: StopJob) -> StopJob:
-        """See `Instances.explained`: this machine ends nothing by itself."""
-        return command
+        self._start_agents({**used, MACHINE_PYTHON: "1"})
 
     def ended(self, pid: int, status: int) -> Cause | None:
         """See `Instances.ended`."""
-        if self._agents is not None and pid in self._agents.pids:
-            self._agents.ended(pid, status)
-            return None
+        if pid in self.pids:
+            return super().ended(pid, status)
         broken = self._starter.ended(pid, status)
         return Cause(CauseKind.NETWORK_LOST, broken, infrastructure=True) if broken else None
 
-    def look_after(self) -> None:
-        """See `Instances.look_after`."""
-        if self._agents is not None:
-            self._agents.look_after()
-
-    def needs_others(self) -> bool:
-        """See `Instances.needs_others`: this machine can always play them."""
-        return False
-
-    def verdict(self) -> Outcome:
-        """See `Instances.verdict`."""
-        assert self._agents is not None
-        return self._agents.verdict()
-
     def close(self) -> None:
         """See `Instances.close`."""
-        self._end.close()
+        super().close()
         self._starter.close()
 
     def remove(self) -> None:

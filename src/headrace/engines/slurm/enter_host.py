@@ -45,7 +45,7 @@ from headrace.hosting.isolation.network_layout import (
 from headrace.hosting.isolation.probing import likely_reason
 from headrace.hosting.isolation.syscalls import may_separate
 from headrace.hosting.supervision.cleanup import remove_scratch, scratch_dir, sweep_scratch
-from headrace.hosting.supervision.instances import AgentStarter, Started, supervisor_environment
+from headrace.hosting.supervision.instances import AgentStarter, supervisor_environment
 from headrace.instance.launch_plan import (
     BY_NODE,
     NO_ISOLATION,
@@ -138,13 +138,13 @@ def main() -> int:
         sys.exit(f"error: {error.message}; {error.hint}")
     for number in SIGNALS:
         signal.signal(number, lambda *_: None)
-    code = os.waitstatus_to_exitcode(os.waitpid(agent.pid, 0)[1])
+    code = os.waitstatus_to_exitcode(os.waitpid(agent, 0)[1])
     kill_descendants(END_SECONDS)
     remove_scratch(scratch_key(plan, host.name))
     return code if code >= 0 else KILLED - code
 
 
-def start_agent(plan: LaunchPlan, paths: RunPaths, host: HostPlan, words: Sequence[str]) -> Started:
+def start_agent(plan: LaunchPlan, paths: RunPaths, host: HostPlan, words: Sequence[str]) -> int:
     """Starts the agent of a host, isolated as far as it is wanted and works here; the record says how far.
 
     Args:
@@ -180,7 +180,7 @@ def start_agent(plan: LaunchPlan, paths: RunPaths, host: HostPlan, words: Sequen
     return agent
 
 
-def _start(starter: AgentStarter, host: str, words: Sequence[str], variables: Mapping[str, str]) -> Started:
+def _start(starter: AgentStarter, host: str, words: Sequence[str], variables: Mapping[str, str]) -> int:
     kills = open_kills()
     start = starter.prepare(host, words)
     own = {} if kills is None else {FD_VARIABLE: str(kills)}

@@ -19,7 +19,7 @@ from headrace.errors import HeadraceError
 from headrace.exit_status import exit_text, split_status
 from headrace.hosting.isolation.network_layout import HOSTS_SECONDS, Layout
 from headrace.hosting.supervision.cleanup import scratch_dir
-from headrace.hosting.supervision.instances import AgentStarter, Start, Started
+from headrace.hosting.supervision.instances import AgentStarter, Start
 from headrace.instance.lifeline import SCRATCH
 from headrace.processes.child_report import ChildReport, read_report
 
@@ -55,7 +55,7 @@ class NamespaceStarter(AgentStarter):
         passed = tuple(number for number in (writing, self._net, user) if number >= 0)
         return Start(host, tuple(words), {SCRATCH: "/tmp"}, passed, reading)
 
-    def agent(self, start: Start, process: subprocess.Popen[bytes]) -> Started:
+    def agent(self, start: Start, process: subprocess.Popen[bytes]) -> int:
         """See `AgentStarter.agent`."""
         os.close(self._writing.pop(start.host))
         deadline = time.monotonic() + HOSTS_SECONDS
@@ -80,7 +80,7 @@ class NamespaceStarter(AgentStarter):
             os.waitpid(report.pid, 0)
             late = f"the process that made its namespaces did not end within {HOSTS_SECONDS:g} s"
             raise not_isolated(f"{start.host} could not be isolated: {late}", hint=_HINT) from None
-        return Started(report.pid)
+        return report.pid
 
 
 def not_isolated(message: str, hint: str = "") -> HeadraceError:

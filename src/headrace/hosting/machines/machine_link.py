@@ -113,7 +113,6 @@ class LeaderOrder(msgspec.Struct, frozen=True, omit_defaults=True):
         leader: 16 random bytes of this supervisor.
         phase: what to do.
         attempt: in which attempt.
-        variables: for its agent: what is used up already of time and money.
         now: a person wants the job to stop at once: nothing is brought to safety.
         sizes: how much of the host's record is here, by name; None when nobody asked.
         missing: bytes are missing before a piece that came: sizes are to be asked for.
@@ -123,7 +122,6 @@ class LeaderOrder(msgspec.Struct, frozen=True, omit_defaults=True):
     leader: bytes
     phase: Phase = Phase.PREPARE
     attempt: int = 1
-    variables: dict[str, str] = {}
     now: bool = False
     sizes: dict[str, int] | None = None
     missing: bool = False

@@ -24,13 +24,12 @@ from headrace.hosting.machines.machine_link import (
     DOUBT_SECONDS,
     SILENCE_SECONDS,
     AgentEnd,
-    LeaderOrder,
     MachineClient,
     Phase,
 )
 from headrace.hosting.supervision.cleanup import remove_leftovers, remove_scratch
 from headrace.hosting.supervision.helper_processes import is_wanted
-from headrace.hosting.supervision.host_agents import PlainHost
+from headrace.hosting.supervision.host_agents import HostAgents
 from headrace.hosting.supervision.host_duties import HostDuties
 from headrace.hosting.supervision.instances import StopOrders
 from headrace.hosting.supervision.leading_host import AT_ONCE_SECONDS, platform_ends
@@ -59,7 +58,7 @@ class FollowingHost(HostDuties):
         interruptions: how often the run goes on after its platform took its machines away, whatever `retry` says.
     """
 
-    _instances: PlainHost
+    _instances: HostAgents
 
     def __init__(
         self,
@@ -73,7 +72,7 @@ class FollowingHost(HostDuties):
     ) -> None:
         self._used = paths.events(ENGINE).exists()  # by attempts of this process or one before it, on this machine
         self._events = EventWriter(paths.events(ENGINE))
-        instances = PlainHost(plan, paths, self._events, host)
+        instances = HostAgents(plan, paths, self._events, [plan.host(host)])
         super().__init__(paths, 0, plan, instances, platform_ends(host) if orders is None else orders)
         self._collected = collected
         self._may_go_on = bool(plan.retry.attempts or interruptions)
@@ -134,7 +133,7 @@ class FollowingHost(HostDuties):
             if order is not None and order.phase is Phase.PREPARE and order.attempt > self._prepared:
                 self._prepare(order.attempt)
             elif order is not None and order.phase is Phase.RUN and self._may_run(order.attempt):
-                self._attempt(order)
+                self._attempt(order.attempt)
                 if not self._may_come_again:
                     return
             else:
@@ -192,16 +191,15 @@ class FollowingHost(HostDuties):
             return Cause(CauseKind.INSTANCE_NOT_STARTED, error.message, infrastructure=True)
         return None
 
-    def _attempt(self, order: LeaderOrder) -> None:
+    def _attempt(self, attempt: int) -> None:
         """Runs the programs of the host once."""
-        attempt = order.attempt
         self._begun, self._used = attempt, True
         self._broken = None
         self._client.tell(begun=attempt, agent=None)
         failed = self._start_beside()
         if failed is None:
             self._running = True
-            self._instances.start({**order.variables, ATTEMPT: str(attempt), OF_PLATFORM: "1"})
+            self._instances.start({ATTEMPT: str(attempt), OF_PLATFORM: "1"})
             ending = False
             while self._instances.pids or self._orphans():
                 self._step()
@@ -209,7 +207,7 @@ class FollowingHost(HostDuties):
                     ending = True
                     self._end_agent()
             self._running = False
-            code, how = self._instances.gone
+            code, how = self._instances.gone[self._me.name]
             self._in_doubt, self._agent_killed = code == COORDINATOR_LOST, code < 0 and not ending
             self._client.tell(agent=AgentEnd(attempt, code, how))
         elif failed[1] is not None and not self._wishes:

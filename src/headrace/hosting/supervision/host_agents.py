@@ -1,7 +1,7 @@
 """The agents of the hosts of this machine in one attempt, and how it ends: one way for every engine.
 
 The supervisor starts the agents and sees how they end. They are all agents of the job (the local engine), or some; of a
-machine that is its own, such as a pod, there is one (`PlainHost`). Their orders come from the coordinator, which the
+machine that is its own, such as a pod, there is one. Their orders come from the coordinator, which the
 supervisor of the leader's host runs (see `headrace.agent.coordinator.authority`).
 
 * When an agent dies, the coordinator is told. Where it is on another machine, `gone` says how they ended, and who asks
@@ -42,7 +42,6 @@ from headrace.hosting.supervision.instances import (
     NoGroups,
     Outcome,
     Start,
-    Started,
     cause_of,
 )
 from headrace.instance.launch_plan import HostPlan, LaunchPlan, read_certificates
@@ -76,6 +75,8 @@ class AttemptEnd:
         server: that of the run, when it is open in all of its parts; else each attempt has its own.
 
     Attributes:
+        registered, released, lost: hosts from which the coordinator has heard in this attempt, that it has released,
+            and that it has given up.
         asked: the first request to stop that the coordinator got in this attempt.
         kill_at: when what is left of the attempt is killed, on time.monotonic.
     """
@@ -87,10 +88,15 @@ class AttemptEnd:
         self._paths = paths
         self._events = events
         self._server = server
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
         self._authority: Authority | None = None
-        self._none_left = NEVER
+        self._none_left = self.kill_at = NEVER
         self.asked: StopJob | None = None
-        self.kill_at = NEVER
+        self.registered: set[str] = set()
+        self.released: set[str] = set()
+        self.lost: set[str] = set()
 
     def begin(
         self,
@@ -112,7 +118,6 @@ class AttemptEnd:
             HeadraceError: its port cannot be opened.
         """
         self.close()
-        self.asked, self.kill_at, self._none_left = None, NEVER, NEVER
         if leads:
             tls = read_certificates(self._paths.host(self._plan.leader))
             number = int(used.get(ATTEMPT) or 1)
@@ -121,12 +126,13 @@ class AttemptEnd:
             )
             authority.start(listener)
             self._authority = authority
+            self.registered, self.released, self.lost = authority.registered, authority.released, authority.lost
 
     def close(self) -> None:
         """The attempt is over: its coordinator ends."""
-        authority, self._authority = self._authority, None
-        if authority is not None:
-            authority.close()
+        if self._authority is not None:
+            self._authority.close()
+        self._begin_anew()
 
     @property
     def verdict(self) -> JobFinished | None:
@@ -137,21 +143,6 @@ class AttemptEnd:
     def wanted(self) -> dict[str, int] | None:
         """Hosts that must have an instance now, see `Coordinator.wanted`; None where the coordinator is not."""
         return None if self._authority is None else self._authority.wanted
-
-    @property
-    def registered(self) -> set[str]:
-        """Hosts from which the coordinator has heard in this attempt."""
-        return set() if self._authority is None else self._authority.registered
-
-    @property
-    def released(self) -> set[str]:
-        """Hosts that were released in this attempt."""
-        return set() if self._authority is None else self._authority.released
-
-    @property
-    def lost(self) -> set[str]:
-        """Hosts that the coordinator has given up in this attempt."""
-        return set() if self._authority is None else self._authority.lost
 
     def decided(self, *, running: bool) -> bool:
         """Tells whether the verdict is known, or will never be.
@@ -209,80 +200,103 @@ NO_VERDICT = Cause(CauseKind.COORDINATOR_LOST, "the coordinator ended without a 
 @dataclass
 class _Agent:
     host: HostPlan
-    process: Started
+    number: int  # of the times that the host was asked for
     lifeline: int  # this end of it
     memory: MemoryKills | None  # processes of the host that the kernel killed for memory
-    number: int  # of the times that the host was asked for
-
-
-@dataclass
-class _Begun:
-    start: Start
-    process: subprocess.Popen[bytes]
-    lifeline: int
-    memory: MemoryKills | None
 
 
 class HostAgents:
-    """The agents of one attempt.
+    """The hosts of this machine as `Instances`: as they are, without namespaces and control groups.
 
     Args:
-        paths: the run's directory.
         plan: the launch plan.
-        hosts: those of this machine.
+        paths: the run's directory.
         events: the event file of this machine's supervisor.
-        variables: for the agents: the attempt's number, of whom their Python is.
-        end: how the attempt ends, which has begun.
-        starter: makes the instances.
-        groups: the control groups of the hosts.
+        hosts: those of this machine.
+        server: see `AttemptEnd`.
 
     Attributes:
-        gone: how agents ended: host to exit code (negative: a signal) and words.
+        gone: how agents ended in this attempt: host to exit code (negative: a signal) and words.
     """
 
     def __init__(
         self,
-        paths: RunPaths,
         plan: LaunchPlan,
-        hosts: Sequence[HostPlan],
+        paths: RunPaths,
         events: EventWriter,
-        variables: Mapping[str, str],
-        end: AttemptEnd,
-        starter: AgentStarter,
-        groups: HostGroups,
+        hosts: Sequence[HostPlan],
+        server: ControlServer | None = None,
     ) -> None:
         self.gone: dict[str, tuple[int, str]] = {}
         self._paths = paths
         self._plan = plan
         self._hosts = hosts
         self._events = events
-        self._variables = variables
-        self._end = end
-        self._starter = starter
-        self._groups = groups
+        self._end = AttemptEnd(plan, paths, events, server)
+        self._starter = AgentStarter()
+        self._groups: HostGroups = NoGroups()
+        self._variables: Mapping[str, str] = {}
         self._agents: dict[int, _Agent] = {}
         self._numbers: dict[str, int] = {}  # of each host's last agent
         self._lost_kill_at = NEVER  # of agents that were given up, once there is a verdict
+
+    @property
+    def hosts(self) -> Collection[str]:
+        """See `Instances.hosts`."""
+        return [host.name for host in self._hosts]
 
     @property
     def pids(self) -> Collection[int]:
         """Processes of the agents that have not ended."""
         return self._agents.keys()
 
-    def start(self) -> None:
-        """Starts the agents of the hosts that are wanted, side by side. Raises OSError, HeadraceError."""
+    @property
+    def others(self) -> Collection[int]:
+        """See `Instances.others`."""
+        return ()
+
+    @property
+    def decided(self) -> bool:
+        """See `Instances.decided`."""
+        return self._end.decided(running=bool(self._agents))
+
+    @property
+    def wanted(self) -> dict[str, int]:
+        """Hosts of the run that must have an instance now, see `Coordinator.wanted`; none without a coordinator."""
+        return self._end.wanted or {}
+
+    def prepare(self) -> None:
+        """Makes nothing: the machine is there."""
+
+    def start(self, used: Mapping[str, str]) -> None:
+        """See `Instances.start`."""
+        self._end.begin(used, leads=self._plan.leader in self.hosts)
+        self._start_agents(used)
+
+    def _start_agents(self, variables: Mapping[str, str]) -> None:
+        """Starts the agents of the hosts that are wanted, side by side. Raises OSError, HeadraceError.
+
+        Args:
+            variables: for the agents: the attempt's number, of whom their Python is.
+        """
+        self.gone, self._numbers, self._lost_kill_at = {}, {}, NEVER
+        self._variables = variables
         wanted = self._end.wanted
         self._start([host for host in self._hosts if wanted is None or host.name in wanted], wanted or {})
 
     def _start(self, hosts: Sequence[HostPlan], wanted: Mapping[str, int]) -> None:
-        begun = [self._begin(host) for host in hosts]
-        for host, each in zip(hosts, begun, strict=True):
-            process = self._started(each, host.name)
-            self._numbers[host.name] = number = wanted.get(host.name, 0)
-            agent = _Agent(host, process, each.lifeline, each.memory, number)
-            self._agents[agent.process.pid] = agent
-            _log.info("agent of %s: process %d", host.name, agent.process.pid)
-            self._events.write(HostStarted(t=time.time(), group=host.group, host=host.name, pid=agent.process.pid))
+        for agent, start, process in [self._begin(host, wanted.get(host.name, 0)) for host in hosts]:
+            host = agent.host
+            try:
+                pid = self._starter.agent(start, process)
+            except HeadraceError as error:
+                os.close(agent.lifeline)
+                words = self._last_words(host.name)[-1:]
+                raise HeadraceError(": ".join((error.message, *words)), error.hint) from error
+            self._numbers[host.name] = agent.number
+            self._agents[pid] = agent
+            _log.info("agent of %s: process %d", host.name, pid)
+            self._events.write(HostStarted(t=time.time(), group=host.group, host=host.name, pid=pid))
 
     def _add(self, wanted: Mapping[str, int]) -> None:
         """Starts agents of hosts that are asked for. One that cannot be started is told as lost."""
@@ -297,15 +311,7 @@ class HostAgents:
                 self._numbers[host.name] = number
                 self._end.gone(AgentGone(host.name, f"could not be started: {error}"))
 
-    def _started(self, begun: _Begun, host: str) -> Started:
-        try:
-            return self._starter.agent(begun.start, begun.process)
-        except HeadraceError as error:
-            os.close(begun.lifeline)
-            words = self._last_words(host)[-1:]
-            raise HeadraceError(": ".join((error.message, *words)), error.hint) from error
-
-    def _begin(self, host: HostPlan) -> _Begun:
+    def _begin(self, host: HostPlan, number: int) -> tuple[_Agent, Start, subprocess.Popen[bytes]]:
         reading, writing = os.pipe()
         ours = {SCRATCH: str(scratch_dir(self._plan.run_id)), **self._variables}
         env = {**os.environ, BASE_VARIABLE: host.base_dir, **ours}
@@ -335,27 +341,46 @@ class HostAgents:
             raise
         finally:
             os.close(reading)
-        return _Begun(start, process, writing, None if kills is None else MemoryKills(host.memory, OomCounter(kills)))
+        memory = None if kills is None else MemoryKills(host.memory, OomCounter(kills))
+        return _Agent(host, number, writing, memory), start, process
 
-    def signal_agents(self, number: int) -> None:
-        """Signals all agents, as their platform would."""
+    def stop(self, command: StopJob) -> None:
+        """See `Instances.stop`."""
+        self._end.ask(command)
+
+    def explained(self, command: StopJob) -> StopJob:
+        """See `Instances.explained`: a signal is all that this machine's platform says."""
+        return command
+
+    def agent_gone(self, gone: AgentGone) -> None:
+        """Tells the coordinator, which is here, that the agent of a host of another machine has ended."""
+        self._end.gone(gone)
+
+    def leave(self) -> None:
+        """The platform ends this machine, or the attempt is over elsewhere: agents end their programs and leave."""
         for pid in self._agents:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)  # not reaped yet, so the pid is still its own
+                os.kill(pid, signal.SIGTERM)  # not reaped yet, so the pid is still its own
+        self._end.end_within(self._plan.stop_grace + AFTER_GRACE)
 
-    def ended(self, pid: int, status: int) -> None:
-        """Takes the wait status of an agent."""
-        agent = self._agents.pop(pid)
-        agent.process.returncode = os.waitstatus_to_exitcode(status)
+    def end_within(self, seconds: float) -> None:
+        """What is left of the attempt then is killed."""
+        self._end.end_within(seconds)
+
+    def ended(self, pid: int, status: int) -> Cause | None:
+        """See `Instances.ended`."""
+        agent = self._agents.pop(pid, None)
+        if agent is None:
+            return None
         os.close(agent.lifeline)
         how = f"agent {_how_it_ended(agent, status)}"
         _log.info("%s: %s", agent.host.name, how)
-        code = agent.process.returncode
+        code = os.waitstatus_to_exitcode(status)
         self.gone[agent.host.name] = (code, how)
         lines = self._last_words(agent.host.name)
-        if (self._end.wanted or {}).get(agent.host.name, agent.number) != agent.number:
-            return  # the host was asked for again: it has been told as lost before, or was released
-        self._end.gone(AgentGone(agent.host.name, how, code == COORDINATOR_LOST, lines))
+        if self.wanted.get(agent.host.name, agent.number) == agent.number:  # else it was told as lost, or was released
+            self._end.gone(AgentGone(agent.host.name, how, code == COORDINATOR_LOST, lines))
+        return None
 
     def look_after(self) -> None:
         """Notes what the kernel killed for memory, and kills the agents when their time is over."""
@@ -364,17 +389,29 @@ class HostAgents:
             self._lost_kill_at = time.monotonic() + min(FAILURE_GRACE, self._plan.stop_grace) + LOST_AFTER_VERDICT
         if self._end.verdict is None and self._end.asked is None and (wanted := self._end.wanted) is not None:
             self._add(wanted)
-        for agent in self._agents.values():
+        for pid, agent in self._agents.items():
             if agent.memory is not None:
                 agent.memory.look()
             lost = agent.host.name in self._end.lost
             if time.monotonic() > (min(self._end.kill_at, self._lost_kill_at) if lost else self._end.kill_at):
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(agent.process.pid, signal.SIGKILL)  # not reaped yet, so the pid is still its own
+                    os.kill(pid, signal.SIGKILL)  # not reaped yet, so the pid is still its own
 
     def verdict(self) -> Outcome:
         """Returns how the attempt ended. It is known only where the leader is."""
         return self._end.outcome(NO_VERDICT)
+
+    def needs_others(self) -> bool:
+        """See `Instances.needs_others`: a machine that is lost is replaced by its platform, one by one."""
+        return False
+
+    def close(self) -> None:
+        """Ends the coordinator: the machine stays."""
+        self._end.close()
+
+    def remove(self) -> None:
+        """Removes the temporary files of the programs."""
+        remove_scratch(self._plan.run_id)
 
     def _last_words(self, host: str) -> tuple[str, ...]:
         path = self._paths.engine / f"{host}.log"
@@ -390,122 +427,3 @@ def _how_it_ended(agent: _Agent, status: int) -> str:
     cause = agent.memory.of_executor(exit_code, number)
     agent.memory.close()
     return str(cause)
-
-
-class PlainHost:
-    """The one host of a machine that is its own, without namespaces and control groups; see `Instances`.
-
-    Args:
-        plan: the launch plan.
-        paths: the run's directory.
-        events: the event file of this machine's supervisor.
-        host: name of the host.
-        server: see `AttemptEnd`.
-    """
-
-    def __init__(
-        self,
-        plan: LaunchPlan,
-        paths: RunPaths,
-        events: EventWriter,
-        host: str,
-        server: ControlServer | None = None,
-    ) -> None:
-        self._plan = plan
-        self._paths = paths
-        self._events = events
-        self._me = plan.host(host)
-        self._end = AttemptEnd(plan, paths, events, server)
-        self._agents: HostAgents | None = None
-
-    @property
-    def hosts(self) -> Collection[str]:
-        """See `Instances.hosts`."""
-        return [self._me.name]
-
-    @property
-    def pids(self) -> Collection[int]:
-        """See `Instances.pids`."""
-        return self._agents.pids if self._agents is not None else ()
-
-    @property
-    def others(self) -> Collection[int]:
-        """None."""
-        return ()
-
-    @property
-    def decided(self) -> bool:
-        """See `Instances.decided`."""
-        return self._end.decided(running=bool(self.pids))
-
-    @property
-    def wanted(self) -> dict[str, int]:
-        """Hosts of the run that must have an instance now, see `Coordinator.wanted`; none without a coordinator."""
-        return self._end.wanted or {}
-
-    @property
-    def gone(self) -> tuple[int, str]:
-        """How the agent ended in this attempt: exit code (negative: signal) and words."""
-        assert self._agents is not None
-        return self._agents.gone[self._me.name]
-
-    def prepare(self) -> None:
-        """Makes nothing: the machine is there."""
-
-    def start(self, used: Mapping[str, str]) -> None:
-        """See `Instances.start`."""
-        self._end.begin(used, leads=self._me.name == self._plan.leader)
-        self._agents = HostAgents(
-            self._paths, self._plan, [self._me], self._events, used, self._end, AgentStarter(), NoGroups()
-        )
-        self._agents.start()
-
-    def stop(self, command: StopJob) -> None:
-        """See `Instances.stop`."""
-        self._end.ask(command)
-
-    def explained(self, command: StopJob) -> StopJob:
-        """See `Instances.explained`: a signal is all that the machine's platform says."""
-        return command
-
-    def agent_gone(self, gone: AgentGone) -> None:
-        """Tells the coordinator, which is here, that the agent of a host of another machine has ended."""
-        self._end.gone(gone)
-
-    def leave(self) -> None:
-        """The platform ends this machine, or the attempt is over elsewhere: the agent ends its programs and leaves."""
-        if self._agents is not None:
-            self._agents.signal_agents(signal.SIGTERM)
-            self._end.end_within(self._plan.stop_grace + AFTER_GRACE)
-
-    def end_within(self, seconds: float) -> None:
-        """What is left of the attempt then is killed."""
-        self._end.end_within(seconds)
-
-    def ended(self, pid: int, status: int) -> Cause | None:
-        """See `Instances.ended`."""
-        if self._agents is not None and pid in self._agents.pids:
-            self._agents.ended(pid, status)
-        return None
-
-    def look_after(self) -> None:
-        """See `Instances.look_after`."""
-        if self._agents is not None:
-            self._agents.look_after()
-
-    def needs_others(self) -> bool:
-        """See `Instances.needs_others`: a machine that is lost is replaced by its platform, one by one."""
-        return False
-
-    def verdict(self) -> Outcome:
-        """See `Instances.verdict`."""
-        assert self._agents is not None
-        return self._agents.verdict()
-
-    def close(self) -> None:
-        """Ends the coordinator: the machine stays."""
-        self._end.close()
-
-    def remove(self) -> None:
-        """Removes the temporary files of the programs."""
-        remove_scratch(self._plan.run_id)

@@ -138,19 +138,6 @@ def supervisor_environment(run_id: str) -> dict[str, str]:
 
 
 @dataclass
-class Started:
-    """An agent that runs, or has ended.
-
-    Attributes:
-        pid: its process.
-        returncode: None until it has been waited for; then as `subprocess.Popen` has it.
-    """
-
-    pid: int
-    returncode: int | None = None
-
-
-@dataclass
 class Start:
     """What to start in place of an agent, so that it becomes the agent of a host.
 
@@ -187,8 +174,8 @@ class AgentStarter:
         """
         return Start(host, tuple(argv), {})
 
-    def agent(self, start: Start, process: subprocess.Popen[bytes]) -> Started:
-        """Returns the agent.
+    def agent(self, start: Start, process: subprocess.Popen[bytes]) -> int:
+        """Returns the process of the agent.
 
         Args:
             start: what `prepare` returned.
@@ -198,7 +185,7 @@ class AgentStarter:
             HeadraceError: it could not be started.
         """
         process.returncode = 0  # the supervisor waits for it, by its pid
-        return Started(process.pid)
+        return process.pid
 
 
 class HostGroups(Protocol):

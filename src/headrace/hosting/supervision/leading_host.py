@@ -31,11 +31,11 @@ from headrace.hosting.helpers.store_record import NAME as STORE_RECORD
 from headrace.hosting.machines.host_record import Earlier
 from headrace.hosting.machines.machine_link import LeaderOrder, OtherHost, OtherHosts, Phase
 from headrace.hosting.supervision.helper_processes import is_wanted, store_rest
-from headrace.hosting.supervision.host_agents import PlainHost
+from headrace.hosting.supervision.host_agents import HostAgents
 from headrace.hosting.supervision.host_duties import LAST_SYNC_SECONDS
 from headrace.hosting.supervision.instances import Outcome, StopOrders
-from headrace.hosting.supervision.supervisor import COLLECT_SECONDS, Supervisor, is_tried_again
-from headrace.instance.launch_plan import LaunchPlan, Retry, read_certificates
+from headrace.hosting.supervision.supervisor import COLLECT_SECONDS, Next, Supervisor
+from headrace.instance.launch_plan import LaunchPlan, read_certificates
 from headrace.instance.lifeline import COORDINATOR_LOST, AgentGone, Command, StopJob
 from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths, Status
 from headrace.runs.events import HostLost, HostNotCollected
@@ -76,7 +76,7 @@ class LeadingHost(Supervisor):
         keep: for hosts that come and go; None without any.
     """
 
-    _instances: PlainHost
+    _instances: HostAgents
 
     def __init__(
         self,
@@ -95,8 +95,8 @@ class LeadingHost(Supervisor):
             read_certificates(plan.host(plan.leader).base_dir), self._commanded, self._others.answer
         )
 
-        def open_host(plan: LaunchPlan, paths: RunPaths, events: EventWriter) -> PlainHost:
-            return PlainHost(plan, paths, events, plan.leader, self._server)
+        def open_host(plan: LaunchPlan, paths: RunPaths, events: EventWriter) -> HostAgents:
+            return HostAgents(plan, paths, events, [plan.host(plan.leader)], self._server)
 
         super().__init__(paths, 0, open_host, platform_ends(plan.leader) if orders is None else orders)
         self._earlier = earlier
@@ -111,7 +111,6 @@ class LeadingHost(Supervisor):
         self._kept: dict[str, bool] = later
         self._keep_at = 0.0
         self._times: dict[str, int] = {}
-        self._variables: dict[str, str] = {}
 
     def _commanded(self, command: Command) -> None:
         self._commands.append(command)
@@ -150,15 +149,17 @@ class LeadingHost(Supervisor):
             outcome = super()._one_attempt()
         return self._attempt_over(outcome)
 
-    def _elsewhere(self, outcome: Outcome) -> Outcome:
+    def _next(self, outcome: Outcome) -> Next:
         status, cause = outcome
+        step = super()._next(outcome)
         lost = status is Status.FAILED and cause is not None and cause.infrastructure
-        if self._interruptions and lost and not self._again(status, cause):  # perhaps one of the others was first
+        if self._interruptions and lost and step is Next.END:  # perhaps one of the others was first
             began = time.monotonic()
             deadline = began + SIGNALS_SECONDS
             while not self._wishes and time.monotonic() < deadline and not self._stays(cause, began):
                 self._step()
-        return super()._elsewhere(outcome)
+            step = super()._next(outcome)
+        return step
 
     def _stays(self, cause: Cause | None, since: float) -> bool:
         """Tells whether the platform leaves the machine where it began: its supervisor speaks, and not of an end."""
@@ -166,12 +167,6 @@ class LeadingHost(Supervisor):
         if host is None:  # this machine, whose signals come to this process
             return True
         return host.heard > since and (host.report is None or not host.report.leaving)
-
-    def _again(self, status: Status, cause: Cause | None) -> bool:
-        if super()._again(status, cause):
-            return True
-        interrupted = self._needs_others() and is_tried_again(Retry(self._interruptions), self._number, status, cause)
-        return interrupted and self._spent.cause("the job") is None
 
     def _needs_others(self) -> bool:
         """Whether this machine is being taken away, and another one can go on with the record that is stored."""
@@ -182,8 +177,7 @@ class LeadingHost(Supervisor):
         self._ran = {host.name: host.report.process for host in hosts if host.report is not None}
         self._told_gone.clear()
         self._times.clear()
-        self._variables = variables
-        self._order(Phase.RUN, variables)
+        self._order(Phase.RUN)
         super()._start_agents(variables)
 
     def _after(self, outcome: Outcome) -> Outcome:
@@ -205,8 +199,8 @@ class LeadingHost(Supervisor):
 
     # --- the other hosts -----------------------------------------------------------------------------------------
 
-    def _order(self, phase: Phase, variables: dict[str, str] | None = None) -> None:
-        order = LeaderOrder(BEGUN, phase, self._number, variables or {}, self._at_once())
+    def _order(self, phase: Phase) -> None:
+        order = LeaderOrder(BEGUN, phase, self._number, self._at_once())
         self._others.order(dict.fromkeys(self._others.hosts, order))
 
     def _until_prepared(self) -> Outcome | None:
@@ -329,7 +323,7 @@ class LeadingHost(Supervisor):
         report = host.report
         if report is None or host.silent or report.process == self._ran.get(host.name):
             return
-        order = LeaderOrder(BEGUN, Phase.PREPARE, self._number, {}, self._at_once())
+        order = LeaderOrder(BEGUN, Phase.PREPARE, self._number, self._at_once())
         if report.trouble is not None and report.trouble_in == self._number:
             self._times[host.name] = time_asked
             self._ran[host.name] = report.process
@@ -338,8 +332,7 @@ class LeadingHost(Supervisor):
             self._times[host.name] = time_asked
             self._ran[host.name] = report.process
             self._told_gone.discard(host.name)
-            run = msgspec.structs.replace(order, phase=Phase.RUN, variables=self._variables)
-            self._others.order({host.name: run})
+            self._others.order({host.name: msgspec.structs.replace(order, phase=Phase.RUN)})
         elif host.order is None or host.order.phase is not Phase.PREPARE:
             self._others.order({host.name: order})
 

@@ -25,7 +25,8 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
 from pathlib import Path
 
 from headrace.errors import FAILURE_CHARACTERS, HeadraceError
@@ -37,7 +38,7 @@ from headrace.hosting.supervision.host_duties import HostDuties
 from headrace.hosting.supervision.instances import OF_THIS_MACHINE, Instances, Outcome, StopOrders, find_provider
 from headrace.instance import read_failure
 from headrace.instance.launch_plan import FEED_NAME, LaunchPlan, Retry, channel_dir
-from headrace.instance.lifeline import ATTEMPT, COST, SPENT
+from headrace.instance.lifeline import ATTEMPT, COST, SPENT, StopJob
 from headrace.instance.paths import TreePaths
 from headrace.instance.tree import copy_code
 from headrace.log_setup import VARIABLE, log_to_stderr
@@ -61,6 +62,35 @@ def is_tried_again(retry: Retry, attempt: int, status: Status, cause: Cause | No
     if status is not Status.FAILED or attempt > retry.attempts:
         return False
     return retry.any or (cause is not None and cause.infrastructure)
+
+
+class Next(Enum):
+    """What follows the end of an attempt.
+
+    ELSEWHERE: another process goes on with the run, on other instances. INTERRUPTED: it goes on here, as nothing but an
+    interruption ended the attempt.
+    """
+
+    END = "end"
+    AGAIN = "again"
+    ELSEWHERE = "elsewhere"
+    INTERRUPTED = "interrupted"
+
+
+def next_step(outcome: Outcome, again: bool, moves: bool, wishes: Sequence[StopJob]) -> Next:
+    """Returns what follows an attempt. Pure.
+
+    Args:
+        outcome: how it ended.
+        again: the job may have another one.
+        moves: another one would be led by another process.
+        wishes: the stops that were asked for.
+    """
+    if again and moves:
+        return Next.ELSEWHERE
+    if wishes and all(wish.kind == CauseKind.PREEMPTED.value for wish in wishes):
+        return Next.INTERRUPTED if outcome[0] is Status.FAILED and not moves else Next.END
+    return Next.AGAIN if again and not wishes else Next.END
 
 
 def restarting(retry: Retry, number: int, after: str) -> str:
@@ -253,6 +283,7 @@ class Supervisor(HostDuties):
         earlier = Run(paths, alive=lambda _: True).state()  # where another process has gone on with the run
         self._spent_before = running_seconds(earlier.transitions, time.time())
         self._number = earlier.attempt
+        self._interruptions = 0
         self._instances_run = earlier.instances_started is not None
         self._uploads = False
         self._trained = False  # agents were started: there may be something to collect
@@ -318,7 +349,8 @@ class Supervisor(HostDuties):
         helper = self._start_helper(name)
         self._until_ended(helper, limit, lambda: bool(self._wishes))
         if self._wishes:
-            return self._elsewhere(self._wished())
+            outcome = self._wished()
+            return self._moved(outcome[1]) if self._next(outcome) is Next.ELSEWHERE else outcome
         if helper.exit_code == 0:
             return None
         if helper.told:
@@ -328,34 +360,31 @@ class Supervisor(HostDuties):
     def _attempts(self) -> Outcome:
         """Runs the programs, and again after a failure as often as the job's `retry` says."""
         while True:
-            status, cause = self._elsewhere(self._one_attempt())
-            if self._interrupted(status):
-                self._wishes.clear()
-                self._part(SecondaryStatus.INTERRUPTED, f"{cause}")
-            elif self._wishes or not self._again(status, cause):
-                return status, cause
+            outcome = self._one_attempt()
+            status, cause = outcome
+            match self._next(outcome):
+                case Next.END:
+                    return status, cause
+                case Next.ELSEWHERE:
+                    return self._moved(cause)
+                case Next.INTERRUPTED:
+                    self._wishes.clear()
+                    self._part(SecondaryStatus.INTERRUPTED, f"{cause}")
             self._instances.prepare()
             self._next_attempt(f"{cause}")
-            outcome = self._before(*RESTORE)
-            if outcome is not None:
-                return outcome
+            hindrance = self._before(*RESTORE)
+            if hindrance is not None:
+                return hindrance
 
-    def _interrupted(self, status: Status) -> bool:
-        """Tells whether the attempt was ended by nothing but an interruption, after which the job goes on."""
-        taken = all(wish.kind == CauseKind.PREEMPTED.value for wish in self._wishes)
-        return bool(self._wishes) and taken and status is Status.FAILED and not self._instances.needs_others()
+    def _next(self, outcome: Outcome) -> Next:
+        """Returns what follows an attempt that ended so."""
+        moves = self._needs_others()
+        retries = (self._plan.retry, Retry(self._interruptions if moves else 0))
+        again = any(is_tried_again(retry, self._number, *outcome) for retry in retries)
+        return next_step(outcome, again and self._spent.cause("the job") is None, moves, self._wishes)
 
-    def _again(self, status: Status, cause: Cause | None) -> bool:
-        """Tells whether another attempt follows one that ended so."""
-        again = is_tried_again(self._plan.retry, self._number, status, cause)
-        return again and self._spent.cause("the job") is None
-
-    def _elsewhere(self, outcome: Outcome) -> Outcome:
-        """Writes that another attempt follows on other instances, if it does: also when the platform wished the end.
-        Returns how the attempt ended, InProgress if the run goes on there."""
-        status, cause = outcome
-        if not (self._again(status, cause) and self._needs_others()):
-            return outcome
+    def _moved(self, cause: Cause | None) -> Outcome:
+        """Writes that another attempt follows on other instances."""
         await_instances(self._events, self._plan.retry, self._number + 1, cause, time.time())
         return Status.IN_PROGRESS, cause
 
