@@ -54,6 +54,8 @@ def sample(kind: str, i: int) -> Any:
         "tuple": (torch.ones(2) * i, i),
         "list": [np.ones(2) * i, float(i)],
         "dict": {"x": torch.ones(1) * i, "y": {"z": i, 3: np.ones(2)}},
+        "empty containers": {"x": torch.ones(1) * i, "boxes": [], "meta": {}, "pair": ()},
+        "other keys": {None: torch.ones(1) * i, (1, "a"): i, 2**70: i, 0.5: [i]},
         "namedtuple": Point(torch.ones(2) * i, i),
         "deep": {"a": [(torch.ones(2), {"b": i}), [i, i / 2]], "c": Point(i, [np.float64(i)])},
     }[kind]
@@ -63,7 +65,7 @@ KINDS = [
     "scalar tensor", "matrix", "half", "bfloat16", "uint8", "bool tensor", "complex", "no bytes", "transposed",
     "requires grad", "array", "array int16", "array fortran",
     "array, every second", "array of no bytes", "memory-mapped array", "0-d array", "np.float32", "np.int64", "np.bool",
-    "int", "bool", "float", "tuple", "list", "dict", "namedtuple", "deep",
+    "int", "bool", "float", "tuple", "list", "dict", "empty containers", "other keys", "namedtuple", "deep",
 ]  # fmt: skip
 
 

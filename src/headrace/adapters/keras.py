@@ -74,13 +74,8 @@ class MeterCallback(Metering, keras.callbacks.Callback):  # type: ignore[misc, u
         """Counts."""
         self._epoch, self._pass = epoch, None
 
-    def on_test_begin(self, logs: Any = None) -> None:
-        """Validation belongs to no step."""
-        self._meter.pause()
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """The last step has ended."""
-        self._meter.ended()
+    on_test_begin = Metering.step_ends
+    on_epoch_end = Metering.epoch_ends
 
     def on_train_end(self, logs: Any = None) -> None:
         """Gives the training function back."""

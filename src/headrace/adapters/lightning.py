@@ -195,14 +195,6 @@ class MeterCallback(Metering, Callback):
 
         return type(kind.__name__, (kind,), {"__next__": following, "headrace_measures": True})
 
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """The step under way ends before it."""
-        self._meter.pause()
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """The last step has ended; Lightning asks for no further batch."""
-        self._meter.ended()
-
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Writes what is left."""
-        self._meter.close()
+    on_validation_start = Metering.step_ends
+    on_train_epoch_end = Metering.epoch_ends
+    teardown = Metering.training_ends

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from headrace import feed
 from headrace.feed.metrics.step_meter import StepMeter
 from headrace.feed.metrics.track import Tracked
@@ -18,6 +20,18 @@ class Metering:
         super().__init__()
         self._meter = StepMeter(name)
         self._epoch = 0
+
+    def step_ends(self, *_: Any, **__: Any) -> None:
+        """What comes next, validation say, belongs to no step."""
+        self._meter.pause()
+
+    def epoch_ends(self, *_: Any, **__: Any) -> None:
+        """The last step of the epoch has ended; no further batch is asked for."""
+        self._meter.ended()
+
+    def training_ends(self, *_: Any, **__: Any) -> None:
+        """Writes what is left."""
+        self._meter.close()
 
     def _wants(self, *loaders: object) -> bool:
         """Tells whether loaders are to be measured: in a job, and where they are not measured already."""

@@ -276,7 +276,7 @@ def note_of(text: str) -> Any:
     return tf.data.Dataset.from_tensors({text: 0})
 
 
-def digest(text: str) -> str:
+def dispatcher_id(text: str) -> str:
     """Returns 32 digits: the dispatcher makes an id a file's name."""
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -325,7 +325,7 @@ def job_name(name: str, environment: Mapping[str, str]) -> str:
     torchrun can start all ranks again; each of its starts has passes of its own.
     """
     start = [environment.get(variable, "") for variable in _START]
-    return f"{name}-{digest(json.dumps(start))[:16]}" if start[0] else name
+    return f"{name}-{dispatcher_id(json.dumps(start))[:16]}" if start[0] else name
 
 
 def check_started_once(address: str, job: str, name: str, environment: Mapping[str, str]) -> None:
@@ -343,7 +343,7 @@ def check_started_once(address: str, job: str, name: str, environment: Mapping[s
     """
     who = rank_name(environment)
     here = {"who": who, "process": f"{_PROCESS}-{os.getpid()}"}
-    first = _first_note(address, f"headrace-process-{digest(job + _place(environment))}", here)
+    first = _first_note(address, f"headrace-process-{dispatcher_id(job + _place(environment))}", here)
     if first != here:
         raise UsageError(
             f"{who} distributes the dataset {name!r} of which {first['who']} has read before it: the dispatcher at "
@@ -371,7 +371,7 @@ def check_likeness(address: str, job: str, name: str, here: Likeness, who: str, 
         UsageError: the data is another, or may be.
         tensorflow.errors.OpError: the dispatcher cannot be asked.
     """
-    first = _first_note(address, f"headrace-{digest(job)}", {"who": who, **asdict(here)})
+    first = _first_note(address, f"headrace-{dispatcher_id(job)}", {"who": who, **asdict(here)})
     other = str(first.pop("who"))
     there = Likeness(**first)
     differences = certain_differences(here, there)

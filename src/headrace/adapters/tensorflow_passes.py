@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.adapters.tensorflow_likeness import digest, note_of, sources_of
+from headrace.adapters.tensorflow_likeness import dispatcher_id, note_of, sources_of
 from headrace.errors import WorkersLost
 
 _SHUFFLE = "ShuffleDatasetV3"  # of (dataset, buffer size, seed, seed2, generator)
@@ -153,7 +153,7 @@ class Passes:
             self._check_note(number)
 
     def _identity(self, part: object, number: object) -> str:
-        return f"headrace-{digest(self._job)}-{part}-{number}"
+        return f"headrace-{dispatcher_id(self._job)}-{part}-{number}"
 
     def _check_note(self, number: int) -> None:
         """Checks that the part which one worker makes came to its end; all ranks find the same.

@@ -133,13 +133,8 @@ class MeterCallback(Metering, transformers.TrainerCallback):
         if control.should_evaluate:
             self._meter.pause()
 
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """The last step has ended; the Trainer asks for no further batch."""
-        self._meter.ended()
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Writes what is left."""
-        self._meter.close()
+    on_epoch_end = Metering.epoch_ends
+    on_train_end = Metering.training_ends
 
 
 @contextmanager

@@ -114,8 +114,7 @@ class ClientHandshake:
     def __init__(self, secret: bytes, client: str, rank: int = 0, world_size: int = 1) -> None:
         self._secret = secret
         self._identity = (client, rank, world_size)
-        self._challenge: Challenge | None = None
-        self._hello: Hello | None = None
+        self._greeting: tuple[Challenge, Hello] | None = None
         self.keys: SessionKeys | None = None
         self.welcome: Welcome | None = None
 
@@ -133,20 +132,16 @@ class ClientHandshake:
         """
         if isinstance(message, Refused):
             raise refusal(message)
-        if isinstance(message, Challenge) and self._challenge is None:
-            self._challenge = message
+        if isinstance(message, Challenge) and self._greeting is None:
             self._secret = bind(self._secret, binding)
-            client, rank, world_size = self._identity
-            self._hello = answer(self._secret, message, client, rank, world_size, dialled)
-            send(self._hello)
+            self._greeting = message, answer(self._secret, message, *self._identity, dialled)
+            send(self._greeting[1])
             return
-        if isinstance(message, Welcome) and self._challenge is not None and self._hello is not None:
-            expected = _mac(
-                self._secret, "server", self._challenge.nonce, self._hello.nonce, message.host, message.executors
-            )
-            if not hmac.compare_digest(expected, message.mac):
+        if isinstance(message, Welcome) and self._greeting is not None:
+            proof = welcome(self._secret, *self._greeting, message.host, message.executors)
+            if not hmac.compare_digest(proof.mac, message.mac):
                 raise ProtocolError("the feed server could not prove that it holds the secret")
-            self.keys = session_keys(self._secret, self._challenge, self._hello)
+            self.keys = session_keys(self._secret, *self._greeting)
             self.welcome = message
             return
         raise ProtocolError(f"an unexpected {type(message).__name__} in the handshake")
