@@ -66,15 +66,15 @@ def feed_server(executors: int, *, code: Path | None = None, secret_file: str = 
 
 
 def _wait_until_ready(status: int) -> None:
-    told, deadline = b"", time.monotonic() + START_SECONDS
-    while b'"ready"' not in told:
+    status_lines, deadline = b"", time.monotonic() + START_SECONDS
+    while b'"ready"' not in status_lines:
         readable, _, _ = select.select([status], [], [], max(0.0, deadline - time.monotonic()))
         if not readable:
             raise FeedError(f"the feed server of the measurement did not start within {START_SECONDS:.0f} s")
         more = os.read(status, 4096)
         if not more:
             raise FeedError("the feed server of the measurement ended before it was ready; what it said is above")
-        told += more
+        status_lines += more
 
 
 def cpu_seconds(processes: Iterable[psutil.Process]) -> float:

@@ -289,12 +289,12 @@ def summarise(windows: Sequence[Window]) -> list[Summary]:
     groups: dict[tuple[str, str], list[Window]] = {}
     for window in windows:
         groups.setdefault((window.shape, window.contender), []).append(window)
-    found = []
+    summaries = []
     for (shape, contender), group in groups.items():
         rates = [window.batches / window.seconds for window in group]
         torch = {window.round: window.batches / window.seconds for window in groups.get((shape, TORCH), [])}
         ratios = [rate / torch[window.round] for rate, window in zip(rates, group, strict=True) if torch]
-        found.append(
+        summaries.append(
             Summary(
                 shape,
                 contender,
@@ -306,7 +306,7 @@ def summarise(windows: Sequence[Window]) -> list[Summary]:
                 statistics.median(ratios) if ratios and contender != TORCH else None,
             )
         )
-    return found
+    return summaries
 
 
 def machine() -> dict[str, object]:

@@ -55,8 +55,8 @@ class Pipeline(Generic[T]):
 
     def build(self) -> T:
         """Calls the factory here. Raises PipelineError if it cannot be found."""
-        made: T = load_factory(self.factory)(**self.arguments)
-        return made
+        dataset: T = load_factory(self.factory)(**self.arguments)
+        return dataset
 
     def _is_a_name(self) -> NoReturn:
         raise PipelineNotBuilt(
@@ -135,7 +135,7 @@ def _resolve(reference: str) -> object:
     if not module_name or not qualified:
         raise PipelineError(f"{reference!r} is not of the form 'module:callable'")
     try:
-        found: object = importlib.import_module(module_name)
+        target: object = importlib.import_module(module_name)
     except ImportError as error:
         raise PipelineError(
             f"cannot import {module_name!r} to find {reference!r}: {error}",
@@ -143,12 +143,12 @@ def _resolve(reference: str) -> object:
         ) from error
     for part in qualified.split("."):
         try:
-            found = getattr(found, part)
+            target = getattr(target, part)
         except AttributeError:
-            near = difflib.get_close_matches(part, dir(found), n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"define it in {getattr(found, '__file__', module_name)}"
+            near = difflib.get_close_matches(part, dir(target), n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"define it in {getattr(target, '__file__', module_name)}"
             raise PipelineError(f"module {module_name!r} has no {qualified!r}", hint=hint) from None
-    return found
+    return target
 
 
 def load_factory(reference: str) -> Callable[..., Any]:
@@ -156,8 +156,8 @@ def load_factory(reference: str) -> Callable[..., Any]:
     factory = getattr(_resolve(reference), _MARK, None)
     if factory is None:
         raise PipelineError(f"{reference!r} is not a pipeline", hint="mark the function with @headrace.feed.pipeline")
-    found: Callable[..., Any] = factory
-    return found
+    function: Callable[..., Any] = factory
+    return function
 
 
 def load_function(reference: str, roots: Sequence[Path]) -> Callable[..., Any]:
@@ -202,8 +202,8 @@ def channel(name: str) -> Path:
     if not name:
         raise PipelineError("feed.channel needs the name of an input channel", hint="feed.channel('training'), say")
     variable = f"SM_CHANNEL_{name.upper()}"
-    found = os.environ.get(variable)
-    if found is None:
+    place = os.environ.get(variable)
+    if place is None:
         base = os.environ.get("SAGEMAKER_BASE_DIR", "/opt/ml")
         directory = Path(base) / "input" / "data" / name
         if not directory.is_dir():
@@ -217,4 +217,4 @@ def channel(name: str) -> Path:
                 else f"add `inputs: {{{name}: FOLDER}}` to the job file; outside of a job set {variable}",
             )
         return directory
-    return Path(found)
+    return Path(place)

@@ -116,8 +116,8 @@ def _uneven_field(samples: list[Any], collate: Callable[[list[Any]], Any], place
 
 def reworded(error: Exception, text: str) -> Exception | None:
     """Returns an exception of the same type with another text; None if its type takes no text."""
-    made = type(error)(text)
-    return made if text in str(made) or isinstance(made, KeyError) else None
+    copy = type(error)(text)
+    return copy if text in str(copy) or isinstance(copy, KeyError) else None
 
 
 def _shape_of(value: Any) -> tuple[int, ...]:
@@ -136,10 +136,10 @@ def collate_as_torch(samples: list[Any]) -> Any:
     """
     from torch.utils.data._utils import collate
 
-    known = collate.default_collate_fn_map
-    if known.get(np.ndarray) is not collate.collate_numpy_array_fn:  # the user's own
+    functions = collate.default_collate_fn_map
+    if functions.get(np.ndarray) is not collate.collate_numpy_array_fn:  # the user's own
         return collate.default_collate(samples)  # type: ignore[no-untyped-call]
-    return collate.collate(samples, collate_fn_map={**known, np.ndarray: _stacked_arrays})
+    return collate.collate(samples, collate_fn_map={**functions, np.ndarray: _stacked_arrays})
 
 
 def _stacked_arrays(batch: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
@@ -147,10 +147,10 @@ def _stacked_arrays(batch: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
     from torch.utils.data._utils import collate
 
     if stacks_at_once(batch):
-        made = np.empty((len(batch), *batch[0].shape), batch[0].dtype)
-        join_arrays(batch, made)
+        stacked = np.empty((len(batch), *batch[0].shape), batch[0].dtype)
+        join_arrays(batch, stacked)
         with contextlib.suppress(TypeError):  # of a dtype that torch does not have
-            return torch.from_numpy(made)
+            return torch.from_numpy(stacked)
     return collate.collate_numpy_array_fn(batch, collate_fn_map=collate_fn_map)
 
 
@@ -391,9 +391,9 @@ def _explained(
         field = uneven_field(samples, collate)
         if not field:
             return None
-        told = error.args[0] if error.args else ""
+        text = error.args[0] if error.args else ""
         hint = "make the rows equal in .map() or in the dataset (pad them, say), or give the loader a collate_fn"
-        return reworded(error, f"{told}; {field}{_sources(built, collate, samples, keys)}: {hint}")
+        return reworded(error, f"{text}; {field}{_sources(built, collate, samples, keys)}: {hint}")
     except INTERRUPTIONS:
         raise
     except BaseException:  # noqa: BLE001 - as said
@@ -472,16 +472,16 @@ class RowBlock:
 def samples_of(built: Built, addresses: SampleAddresses) -> Iterator[Any]:
     """Loads the samples of a slice, one after the other, within `built.seeds.made`. Raises RowFailed."""
     own, load = built.seeds, partial(operator.getitem, built.dataset)
-    rows, made = addresses.checked_rows(), 0
+    rows, count = addresses.checked_rows(), 0
     try:
         for key in addresses.keys:
             if own.quiet:
                 yield load(key)  # and keep no hold of it here
             else:
-                stream = seeds.stream_key(addresses.seed, addresses.epoch, addresses.position + rows[made])
+                stream = seeds.stream_key(addresses.seed, addresses.epoch, addresses.position + rows[count])
                 yield own.call(stream, load, key)
-            made += 1
+            count += 1
     except INTERRUPTIONS:
         raise
     except BaseException as error:
-        raise RowFailed(rows[made]) from error
+        raise RowFailed(rows[count]) from error

@@ -16,32 +16,32 @@ LIBRARIES = ("numpy", "torch", "torchvision", "pillow", "scipy", "opencv-python"
 
 def numerics() -> dict[str, str]:
     """Returns this process's numerics fingerprint: name to value."""
-    found = {"python": platform.python_version(), "machine": platform.machine()}
+    values = {"python": platform.python_version(), "machine": platform.machine()}
     for library in LIBRARIES:
         try:
-            found[library] = importlib.metadata.version(library)
+            values[library] = importlib.metadata.version(library)
         except importlib.metadata.PackageNotFoundError:
             continue
     torch = sys.modules.get("torch")
     if torch is not None:
-        found["torch"] = str(torch.__version__)
-        found["cpu_capability"] = str(torch.backends.cpu.get_cpu_capability())
-        found["threads"] = str(torch.get_num_threads())
-    return found
+        values["torch"] = str(torch.__version__)
+        values["cpu_capability"] = str(torch.backends.cpu.get_cpu_capability())
+        values["threads"] = str(torch.get_num_threads())
+    return values
 
 
 def kind_of(numerics: dict[str, str]) -> bytes:
     """Returns 3 bytes that stand for a fingerprint; none for an empty one, of a trainer's own worker processes."""
     if not numerics:
         return b""
-    told = repr(sorted(numerics.items())).encode()
-    return hashlib.blake2b(told, digest_size=3, person=b"numerics").digest()
+    text = repr(sorted(numerics.items())).encode()
+    return hashlib.blake2b(text, digest_size=3, person=b"numerics").digest()
 
 
-def differences(one: dict[str, str], other: dict[str, str]) -> list[str]:
+def differences(first: dict[str, str], second: dict[str, str]) -> list[str]:
     """Lists in words how two fingerprints differ; empty when they are equal."""
     return [
-        f"{name}: {one.get(name, 'absent')} and {other.get(name, 'absent')}"
-        for name in sorted(one.keys() | other.keys())
-        if one.get(name) != other.get(name)
+        f"{name}: {first.get(name, 'absent')} and {second.get(name, 'absent')}"
+        for name in sorted(first.keys() | second.keys())
+        if first.get(name) != second.get(name)
     ]

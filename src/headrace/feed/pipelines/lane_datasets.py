@@ -102,8 +102,8 @@ def own_copy(dataset: Any) -> Any:
 
 def opened(dataset: Any) -> Iterator[Any]:
     """Returns an iterator over a dataset, or over what a function makes."""
-    made: Iterable[Any] = dataset if hasattr(dataset, "__iter__") else dataset()
-    return iter(made)
+    iterable: Iterable[Any] = dataset if hasattr(dataset, "__iter__") else dataset()
+    return iter(iterable)
 
 
 def show_one_rank() -> None:
@@ -138,10 +138,10 @@ def one_rank_shown() -> Iterator[None]:
 def refuse_own_ranks(dataset: Any) -> None:
     """Raises PipelineError if a dataset divides its data among ranks by itself."""
     for leaf in leaves_of(dataset):
-        found = _own_ranks(leaf, _DEPTH, set())
-        if found:
+        reason = _own_ranks(leaf, _DEPTH, set())
+        if reason:
             raise PipelineError(
-                f"{found[0]}, and the loader divides the lanes among the ranks: data would be lost", hint=found[1]
+                f"{reason[0]}, and the loader divides the lanes among the ranks: data would be lost", hint=reason[1]
             )
 
 
@@ -156,12 +156,12 @@ def _own_ranks(dataset: Any, depth: int, seen: set[int]) -> tuple[str, str] | No
         return f"a {kind.__name__} of {module} divides its shards among ranks by itself", _LIBRARIES[module]
     if module == "datasets":
         split = getattr(dataset, "_distributed", None) is not None
-        told = "this dataset was divided with split_dataset_by_node"
-        return (told, "leave that out") if split else None
+        text = "this dataset was divided with split_dataset_by_node"
+        return (text, "leave that out") if split else None
     if module in ("torch", "builtins", "numpy", "headrace"):
         return None
-    held = vars(dataset).values() if hasattr(dataset, "__dict__") else ()
-    inner = (value for value in held if hasattr(value, "__iter__") or isinstance(value, types.FunctionType))
+    values = vars(dataset).values() if hasattr(dataset, "__dict__") else ()
+    inner = (value for value in values if hasattr(value, "__iter__") or isinstance(value, types.FunctionType))
     return next(filter(None, (_own_ranks(value, depth - 1, seen) for value in inner)), None)
 
 
@@ -231,8 +231,8 @@ class WorkingFor:
         if self._worker is not None:
             self._before, self._worker._worker_info = self._worker._worker_info, None
             if info.shown:
-                told = {"id": info.number, "num_workers": info.num_workers, "seed": info.seed, "dataset": info.dataset}
-                self._worker._worker_info = _worker_info()(**told)
+                data = {"id": info.number, "num_workers": info.num_workers, "seed": info.seed, "dataset": info.dataset}
+                self._worker._worker_info = _worker_info()(**data)
 
     def __exit__(self, *raised: object) -> None:
         if self._worker is not None:

@@ -9,6 +9,7 @@ source stands before the keys of its shards. Which row comes when is the loader'
 from __future__ import annotations
 
 import hashlib
+import itertools
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol, overload
@@ -81,10 +82,10 @@ def mix(
     if rows is not None:
         require_positive("rows of an epoch", rows)
     names = tuple(sorted(sources, key=lambda name: f"{name}/"))  # as the keys of their shards are sorted
-    given = [_built(sources[name]) for name in names]
-    if any(map(is_uncounted, given)):
-        return _uncounted(names, given, weights, until, rows)
-    parts = [_source(name, each) for name, each in zip(names, given, strict=True)]
+    datasets = [_built(sources[name]) for name in names]
+    if any(map(is_uncounted, datasets)):
+        return _uncounted(names, datasets, weights, until, rows)
+    parts = [_source(name, dataset) for name, dataset in zip(names, datasets, strict=True)]
     counts = tuple(len(part) for part in parts)
     return Mixture(parts, Mixing(names, counts, (), until or "first", rows or 0).weighted(weights))
 
@@ -103,17 +104,14 @@ class Mixture(Source):
     def __init__(self, parts: list[Source], mixing: Mixing) -> None:
         self._parts = parts
         self.mixing = msgspec.structs.replace(mixing, rows=tuple(len(part) for part in parts))
-        starts = [0]
-        for part in parts:
-            starts.append(starts[-1] + len(part))
-        self._part_starts = starts
+        self._part_starts = starts = list(itertools.accumulate(map(len, parts), initial=0))
         counts, digests = self._shards()
         if not any(part.declared for part in parts):  # every host has all of it
-            told = hashlib.blake2b(msgspec.msgpack.encode([counts, digests]), digest_size=8, person=b"mixture")
-            super().__init__([("", starts[-1])], declared=False, digests=[told.hexdigest()] if all(digests) else [])
+            packed = hashlib.blake2b(msgspec.msgpack.encode([counts, digests]), digest_size=8, person=b"mixture")
+            super().__init__([("", starts[-1])], declared=False, digests=[packed.hexdigest()] if all(digests) else [])
             return
-        known = digests if counts == sorted(counts) else []  # else they are put in order, and digests are not
-        super().__init__(counts, declared=True, digests=known)
+        shard_digests = digests if counts == sorted(counts) else []  # else they are put in order, and digests are not
+        super().__init__(counts, declared=True, digests=shard_digests)
 
     def _shards(self) -> tuple[list[tuple[str, int]], list[str]]:
         counts, digests = [], []
@@ -164,8 +162,8 @@ class _DatasetRows(Source):
         return self._dataset[self._starts[shard] + row]
 
 
-def _built(given: Any) -> Any:
-    return given.build() if isinstance(given, Pipeline) else given
+def _built(dataset: Any) -> Any:
+    return dataset.build() if isinstance(dataset, Pipeline) else dataset
 
 
 def _source(name: str, dataset: Any) -> Source:
@@ -176,24 +174,24 @@ def _source(name: str, dataset: Any) -> Source:
             hint="give a source, a map-style dataset with __len__, an IterableDataset, or a function that makes an "
             "iterable",
         )
-    found = dataset if isinstance(dataset, Source) else _DatasetRows(dataset)
-    if not len(found) and not found.declared:  # another host may hold its shards
+    source = dataset if isinstance(dataset, Source) else _DatasetRows(dataset)
+    if not len(source) and not source.declared:  # another host may hold its shards
         raise PipelineError(f"the source {name!r} has no rows", "leave it out, or look where its data are")
-    return found
+    return source
 
 
 def _uncounted(
-    names: tuple[str, ...], given: list[Any], weights: Weights, until: Until | None, rows: int | None
+    names: tuple[str, ...], datasets: list[Any], weights: Weights, until: Until | None, rows: int | None
 ) -> MixedStream:
     """Returns a mixture of datasets of which one has no count at least. Raises PipelineError."""
     parts = []
-    for name, dataset in zip(names, given, strict=True):
+    for name, dataset in zip(names, datasets, strict=True):
         if is_uncounted(dataset):
             require_openable(dataset)
             parts.append(dataset)
         else:
             parts.append(Stream(_source(name, dataset)))
-    without = next(name for name, dataset in zip(names, given, strict=True) if is_uncounted(dataset))
+    without = next(name for name, dataset in zip(names, datasets, strict=True) if is_uncounted(dataset))
     if rows is not None:
         raise PipelineError(
             f"rows= needs the counts of all sources, to go on in the next epoch, and {without!r} has none",

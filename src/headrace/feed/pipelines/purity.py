@@ -143,20 +143,20 @@ def check(built: Built, seed: int, keys: Sequence[Any]) -> PurityReport:
         pairs = checker.twice(checker.sample, range(len(keys)))
         differences: list[PurityDifference] = []
         errors: list[str] = []
-        for key, (one, other) in zip(keys, pairs, strict=True):
-            differences += [PurityDifference(key, field) for field in _differing(one, other)]
-            if isinstance(one, str) and one == other:
-                errors.append(f"index {key!r}: {one}")
+        for key, (first, second) in zip(keys, pairs, strict=True):
+            differences += [PurityDifference(key, field) for field in _differing(first, second)]
+            if isinstance(first, str) and first == second:
+                errors.append(f"index {key!r}: {first}")
         if keys and len(errors) == len(keys):
             raise PipelineError(
                 f"every one of the {len(keys)} samples raised; {errors[0]}",
                 hint="check() asks for the indices 0 to len(dataset) - 1",
             )
         if not differences and not errors and not built.default_collate:
-            one, other = checker.twice(lambda _: checker.batch(), [0])[0]
+            first, second = checker.twice(lambda _: checker.batch(), [0])[0]
             whole = tuple(keys) if built.batched else keys[0]
-            differences += [PurityDifference(whole, field) for field in _differing(one, other)]
-            errors += [f"collate_fn: {one}"] if isinstance(one, str) and one == other else []
+            differences += [PurityDifference(whole, field) for field in _differing(first, second)]
+            errors += [f"collate_fn: {first}"] if isinstance(first, str) and first == second else []
     return PurityReport(len(keys), tuple(differences), tuple(checker.seeded), tuple(errors))
 
 
@@ -179,9 +179,9 @@ def _fields(sample: object) -> Fields:
     return fields
 
 
-def _differing(one: Fields | str | None, other: Fields | str | None) -> list[str]:
-    if one == other:
+def _differing(first: Fields | str | None, second: Fields | str | None) -> list[str]:
+    if first == second:
         return []
-    if not isinstance(one, dict) or not isinstance(other, dict) or one.keys() != other.keys():
+    if not isinstance(first, dict) or not isinstance(second, dict) or first.keys() != second.keys():
         return [""]
-    return [place for place in one if one[place] != other[place]]
+    return [place for place in first if first[place] != second[place]]

@@ -382,13 +382,13 @@ class LanePass(PlannedPass, Iterator[BatchPlan]):
         return msgspec.structs.replace(beginning, epoch=self.epoch, step=step, lanes=self._state(step))
 
     def _state(self, step: int) -> LaneState:
-        found = self._latest
+        reached = self._latest
         if step < self.step:
-            found = dict(self._base)
+            reached = dict(self._base)
             for taken in self._log:
                 if taken.step <= step:
-                    self._fold(found, taken)
-        lanes = sorted(found.values(), key=lambda base: base.lane)
+                    self._fold(reached, taken)
+        lanes = sorted(reached.values(), key=lambda base: base.lane)
         tokens = [(base.lane, *base.token) for base in lanes if base.token is not None]
         return LaneState(
             self._lanes.count,

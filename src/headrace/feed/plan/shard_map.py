@@ -44,8 +44,8 @@ def data_digest(shards: Shards, digests: Sequence[str]) -> str:
     """
     if len(digests) != len(shards) or not all(digests):
         return ""
-    told = msgspec.msgpack.encode([list(shards), list(digests)])
-    return hashlib.blake2b(told, digest_size=8, person=b"data").hexdigest()
+    packed = msgspec.msgpack.encode([list(shards), list(digests)])
+    return hashlib.blake2b(packed, digest_size=8, person=b"data").hexdigest()
 
 
 class RowRange(NamedTuple):
@@ -68,16 +68,16 @@ def declared(dataset: Any) -> list[tuple[str, int]]:
     name = f"{type(dataset).__name__}.__shards__()"
     hint = "return a list of (key, number of samples), in the order of the dataset's indices"
     try:
-        found = msgspec.convert([tuple(shard) for shard in ask()], list[tuple[str, int]])
+        shards = msgspec.convert([tuple(shard) for shard in ask()], list[tuple[str, int]])
     except (TypeError, msgspec.ValidationError) as error:
         raise PipelineError(f"{name} did not return its shards: {error}", hint) from error
-    if not found:
+    if not shards:
         raise PipelineError(f"{name} returned no shard: this host holds no data", "check the channel on this host")
-    keys = [key for key, _ in found]
+    keys = [key for key, _ in shards]
     twice = sorted({key for key in keys if keys.count(key) > 1}) if len(set(keys)) < len(keys) else []
     if twice:
         raise PipelineError(f"{name} names {twice[0]!r} twice", hint)
-    negative = next((shard for shard in found if shard[1] < 0), None)
+    negative = next((shard for shard in shards if shard[1] < 0), None)
     if negative is not None:
         raise PipelineError(f"{name} gives {negative[0]!r} {negative[1]} samples", hint)
     broken = next((key for key in keys if sendable(key) != key), None)
@@ -90,10 +90,10 @@ def declared(dataset: Any) -> list[tuple[str, int]]:
             f"allowed are {MAX_SHARDS}, {MAX_TOTAL} and {MAX_KEY}",
             hint="let a shard be a file of many samples, or a folder",
         )
-    total = sum(samples for _, samples in found)
+    total = sum(samples for _, samples in shards)
     if hasattr(dataset, "__len__") and total != len(dataset):
         raise PipelineError(f"{name} counts {total} samples, len() of the dataset {len(dataset)}", hint)
-    return found
+    return shards
 
 
 class ShardMap:
@@ -126,14 +126,14 @@ class ShardMap:
         Raises:
             PipelineError: another worker has a shard of the same key and another size, or other contents.
         """
-        told = dict(zip((key for key, _ in shards), digests, strict=False))
+        digest_of = dict(zip((key for key, _ in shards), digests, strict=False))
         held: dict[str, tuple[int, int]] = {}
         for (key, samples), offset in zip(
             shards, itertools.accumulate((samples for _, samples in shards), initial=0), strict=False
         ):
             size, other = self._known.get(key, (samples, name))
             differ = f"and {size} on {other}" if size != samples else ""
-            if not differ and key in told and self._digests.get(key, told[key]) != told[key]:
+            if not differ and key in digest_of and self._digests.get(key, digest_of[key]) != digest_of[key]:
                 differ = f"and on {other}, and they are not the same"
             if differ:
                 raise PipelineError(
@@ -145,7 +145,7 @@ class ShardMap:
                 continue
             held[key] = (offset, samples)
         self._known |= {key: (samples, name) for key, (_, samples) in held.items()}
-        self._digests |= {key: told[key] for key in held if key in told}
+        self._digests |= {key: digest_of[key] for key in held if key in digest_of}
         self._held[worker], self._names[worker] = held, name
         if self.fixed:
             self._place(worker)
@@ -199,8 +199,8 @@ class ShardMap:
                 f"sharded data are indexed with 0..{self.length - 1}, got {list(indices)[:8]}",
                 hint="let the sampler give indices of the whole dataset",
             )
-        found: NDArray[np.int64] = np.searchsorted(self._starts, values.astype(np.int64), side="right") - 1
-        return found
+        numbers: NDArray[np.int64] = np.searchsorted(self._starts, values.astype(np.int64), side="right") - 1
+        return numbers
 
     def holders(self, indices: Sequence[Any]) -> frozenset[WorkerNumber]:
         """Returns the workers that hold all of these samples."""

@@ -86,9 +86,9 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         PositionError: they are not of one loader, or not of one step.
     """
     if not states or any(not isinstance(state, Mapping) or "order" not in state for state in states):
-        given = "none" if not states else "something else"
+        what = "none" if not states else "something else"
         raise PositionError(
-            f"merge_states takes a list of what loader.state_dict() returned on every rank; it was given {given}",
+            f"merge_states takes a list of what loader.state_dict() returned on every rank; it was given {what}",
             hint="save loader.state_dict() on every rank, and pass all of them: feed.merge_states([state0, state1])",
         )
     if any(not state.get("lanes") for state in states):
@@ -98,12 +98,12 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         )
     first = dict(states[0])
     try:
-        found = [msgspec.convert(state["lanes"], LaneState) for state in states]
+        ranks = [msgspec.convert(state["lanes"], LaneState) for state in states]
     except msgspec.ValidationError as error:
         raise PositionError(
             f"a state of the loader is damaged: {error}", hint="merge what loader.state_dict() returned, as it was"
         ) from error
-    for state, lanes in zip(states, found, strict=True):
+    for state, lanes in zip(states, ranks, strict=True):
         for name in ("epoch", "step", "seed", "world_size"):
             if state.get(name) != first.get(name):
                 raise PositionError(
@@ -111,18 +111,18 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                     hint="merge the states of all ranks of one step; where only some ranks have ended their epoch "
                     "(uneven=True) there is none",
                 )
-        if (lanes.count, lanes.slots) != (found[0].count, found[0].slots):
+        if (lanes.count, lanes.slots) != (ranks[0].count, ranks[0].slots):
             raise PositionError(
-                f"the states are of {found[0].count} lanes in {found[0].slots} slots, and of {lanes.count} lanes in "
+                f"the states are of {ranks[0].count} lanes in {ranks[0].slots} slots, and of {lanes.count} lanes in "
                 f"{lanes.slots} slots",
                 hint="merge the states of the ranks of one loader",
             )
     merged = LaneState(
-        found[0].count,
-        sorted({lane: rows for lanes in found for lane, rows in lanes.taken}.items()),
-        sorted({lane for lanes in found for lane in lanes.ended}),
-        sorted(token for lanes in found for token in lanes.tokens),
-        found[0].slots,
+        ranks[0].count,
+        sorted({lane: rows for lanes in ranks for lane, rows in lanes.taken}.items()),
+        sorted({lane for lanes in ranks for lane in lanes.ended}),
+        sorted(token for lanes in ranks for token in lanes.tokens),
+        ranks[0].slots,
     )
     if merged.taken and (lost := merged.missing(range(merged.count))):
         raise PositionError(f"no state knows lane {lost[0]}", "merge the states of all ranks")
@@ -301,9 +301,9 @@ class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         """
         version = state.get("version") if isinstance(state, Mapping) else None
         if version != VERSION:
-            found = f"version {version!r}" if isinstance(version, int) else f"{str(state)[:80]!r}"
+            seen = f"version {version!r}" if isinstance(version, int) else f"{str(state)[:80]!r}"
             raise PositionError(
-                f"this is not the state of a headrace DataLoader of version {VERSION}: {found}",
+                f"this is not the state of a headrace DataLoader of version {VERSION}: {seen}",
                 hint="pass what loader.state_dict() returned, saved and loaded as it was",
             )
         try:

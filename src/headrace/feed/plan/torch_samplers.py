@@ -264,8 +264,8 @@ class SampledPass(PlannedPass):
             return iter(range(len(sampler.data_source))[skip:])
         if type(sampler) is RandomSampler and sampler.generator is None:
             ahead = saved.drawn if saved.drawn is not None else self._ahead
-            given = _draw() if saved.drawn is None or saved.undrawn or ahead is None else ahead
-            self._drawn = given if ahead is None else ahead
+            drawn = _draw() if saved.drawn is None or saved.undrawn or ahead is None else ahead
+            self._drawn = drawn if ahead is None else ahead
             sampler = _seeded(sampler, self._drawn)
         elif saved.sampler is not None and _is_stateful(sampler):
             sampler.load_state_dict(unpacked(saved.sampler))  # type: ignore[attr-defined]
@@ -380,7 +380,7 @@ class SampledPass(PlannedPass):
     def _states(self) -> tuple[Any, Any] | None:
         """Returns copies of the states of the sampler and its iterator; None when neither has one."""
         things: list[Any] = [self._source.sampler, self._iterator]
-        sampler, iterator = (copy.deepcopy(each.state_dict()) if _is_stateful(each) else None for each in things)
+        sampler, iterator = (copy.deepcopy(thing.state_dict()) if _is_stateful(thing) else None for thing in things)
         return None if sampler is None and iterator is None else (sampler, iterator)
 
 

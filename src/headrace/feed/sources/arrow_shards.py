@@ -72,6 +72,12 @@ class RowsOfBatch:
         return row
 
 
+def begins_of(counts: list[int]) -> tuple[int, Columns]:
+    """Returns the rows of a shard, and a column `begin`: the first row of every part of it, and the number of rows."""
+    begin = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.uint64)
+    return int(begin[-1]), {"begin": begin}
+
+
 Read = Callable[[Any], Any]
 
 
@@ -206,9 +212,7 @@ _FILE_MARK = b"ARROW1"
 
 def index(path: ShardPath) -> tuple[int, Columns]:
     """See `Format`. Columns: `begin`, first row of every record batch, and the number of rows."""
-    counts = [batch.num_rows for batch in _mapped(path)]
-    begin = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.uint64)
-    return int(begin[-1]), {"begin": begin}
+    return begins_of([batch.num_rows for batch in _mapped(path)])
 
 
 class ArrowFormat(Format):
@@ -234,9 +238,9 @@ class _MappedBatches:
 
     def row(self, number: int) -> dict[str, Any]:
         batch = bisect_right(self._begin, number) - 1
-        found = self._batches[batch].row(number - self._begin[batch])
+        row = self._batches[batch].row(number - self._begin[batch])
         self._file.require_same()
-        return found
+        return row
 
     def close(self) -> None:
         self._batches.clear()

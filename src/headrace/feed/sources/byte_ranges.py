@@ -79,8 +79,8 @@ def attributes_of(status: os.stat_result) -> int:
 
     That is mode, owner, number of names, and blocks: these are others when a file comes back from a tape or a bucket.
     """
-    told = (status.st_mode, status.st_uid, status.st_gid, status.st_nlink, getattr(status, "st_blocks", 0))
-    return zlib.crc32(repr(told).encode())
+    fields = (status.st_mode, status.st_uid, status.st_gid, status.st_nlink, getattr(status, "st_blocks", 0))
+    return zlib.crc32(repr(fields).encode())
 
 
 class FileBytes:
@@ -298,18 +298,18 @@ class ByteRanges(CountedFile):
 
     def _read(self, begin: int, end: int) -> bytes:
         try:
-            found = os.pread(self.descriptor, end - begin, begin)
-            while len(found) < end - begin:
-                more = os.pread(self.descriptor, end - begin - len(found), begin + len(found))
+            content = os.pread(self.descriptor, end - begin, begin)
+            while len(content) < end - begin:
+                more = os.pread(self.descriptor, end - begin - len(content), begin + len(content))
                 if not more:
                     break
-                found += more
+                content += more
         except OSError as error:
             raise ShardError(f"{self.path} cannot be read at offset {begin}: {error.strerror}") from error
         self.require_same()
-        if len(found) < end - begin:
-            raise ShardError(f"{self.path} ends at offset {begin + len(found)}; {end} bytes were counted")
-        return found
+        if len(content) < end - begin:
+            raise ShardError(f"{self.path} ends at offset {begin + len(content)}; {end} bytes were counted")
+        return content
 
 
 def open_ranges(path: Path | ObjectPath, counted: Counted) -> ByteRanges | ObjectRanges:

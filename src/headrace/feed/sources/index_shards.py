@@ -185,23 +185,23 @@ class IndexParts:
 
     def _look(self) -> None:
         for path in (self._index, *self._parts()):
-            known = (path.name, _inode(path))
-            if known in self._seen or path.name.startswith(f"{self._own}-"):
+            file = (path.name, _inode(path))
+            if file in self._seen or path.name.startswith(f"{self._own}-"):
                 continue
-            self._seen.add(known)
+            self._seen.add(file)
             self.indexed |= _same_shards(path, self._folder, self._stamps, self.indexed)
         self._left = [name for name in self._left if name not in self.indexed]
 
 
 def _same_shards(
-    path: Path, folder: Path | ObjectFolder, stamps: Mapping[str, Stamp], known: Collection[str]
+    path: Path, folder: Path | ObjectFolder, stamps: Mapping[str, Stamp], indexed_before: Collection[str]
 ) -> dict[str, IndexedShard]:
     """Returns what an index file, if there is one, has of shards that are the same now, and not known."""
     indexed: dict[str, IndexedShard] = {}
     index = ShardIndex.open(path)
     if index is None:
         return indexed
-    for name in stamps.keys() - known:
+    for name in stamps.keys() - indexed_before:
         with contextlib.suppress(ShardError, OSError):  # damaged: it is counted again, which says what is wrong
             shard = index.indexed(name, folder / name, stamps[name])
             indexed |= {name: shard} if shard is not None else {}
@@ -231,10 +231,10 @@ def find_index(kind: str, folder: Path | ObjectFolder, pattern: str, names: Sequ
     file = f"{kind}-{hashlib.blake2b(pattern.encode(), digest_size=6).hexdigest()}.index"
     homes = [] if isinstance(folder, ObjectFolder) else [folder / FOLDER]
     homes += _cache(folder)
-    found = _fresh(homes, file, stamps)
-    if found is not None:
-        return found
+    if (index := _fresh(homes, file, stamps)) is not None:
+        return index
     refused: list[str] = []
+    host = hashlib.blake2b(socket.gethostname().encode(), digest_size=6).hexdigest()
     for home in homes:
         try:
             check_way(home)
@@ -243,7 +243,7 @@ def find_index(kind: str, folder: Path | ObjectFolder, pattern: str, names: Sequ
             home.mkdir(mode=0o755, exist_ok=True)
             if not only_ours(home.lstat()):
                 raise PermissionError("other users can write to it, or have made it")
-            lock = home / f"{file}.{_host()}.lock"
+            lock = home / f"{file}.{host}.lock"
             with _locked(lock):
                 return _fresh([home], file, stamps) or _make(kind, folder, homes, home / file, stamps, lock)
         except OSError as error:
@@ -254,10 +254,6 @@ def find_index(kind: str, folder: Path | ObjectFolder, pattern: str, names: Sequ
     )
 
 
-def _host() -> str:
-    return hashlib.blake2b(socket.gethostname().encode(), digest_size=6).hexdigest()
-
-
 def _cache(folder: Path | ObjectFolder) -> list[Path]:
     """Where an index is kept away from its shards: one folder; none for a user without a home."""
     home = os.environ.get("XDG_CACHE_HOME")
@@ -265,24 +261,13 @@ def _cache(folder: Path | ObjectFolder) -> list[Path]:
         base = Path(home) if home else Path.home() / ".cache"
     except RuntimeError:
         return []
-    return [base / "headrace" / "index" / _digest(folder)]
-
-
-def _digest(folder: Path | ObjectFolder) -> str:
     place = str(folder) if isinstance(folder, ObjectFolder) else os.path.realpath(folder)
-    return hashlib.blake2b(os.fsencode(place), digest_size=12).hexdigest()
+    return [base / "headrace" / "index" / hashlib.blake2b(os.fsencode(place), digest_size=12).hexdigest()]
 
 
 def _fresh(homes: Sequence[Path], file: str, stamps: dict[str, Stamp]) -> ShardIndex | None:
-    for home in homes:
-        found = ShardIndex.open(home / file)
-        if found is not None and _stamps(found) == stamps:
-            return found
-    return None
-
-
-def _stamps(found: ShardIndex) -> dict[str, Stamp]:
-    return {name: entry.counted.stamp for name, entry in found.entries.items()}
+    indexes = (ShardIndex.open(home / file) for home in homes)
+    return next((index for index in indexes if index is not None and index.stamps == stamps), None)
 
 
 def _make(
@@ -302,14 +287,11 @@ def _make(
             f"{len(problems)} of {len(stamps)} shards cannot be used: {'; '.join(problems[:_SHOWN])}{more}",
             hint="pack these shards again, or take them away; what they hold is never skipped silently",
         )
-    made = ShardIndex.open(path)
-    if made is None or not _may_be(_stamps(made), stamps):
+    index = ShardIndex.open(path)
+    now = index.stamps if index is not None else {}
+    if index is None or now.keys() != stamps.keys() or not all(now[name].may_be(stamps[name]) for name in now):
         raise ShardError(f"the shards in {folder} change while their rows are counted", "wait until they are written")
-    return made
-
-
-def _may_be(one: dict[str, Stamp], other: dict[str, Stamp]) -> bool:
-    return one.keys() == other.keys() and all(one[name].may_be(other[name]) for name in one)
+    return index
 
 
 def _index_all(kind: str, folder: Path | ObjectFolder, parts: IndexParts, lock: Path) -> None:
@@ -354,8 +336,8 @@ def _helped(kind: str, folder: Path, names: list[str], lock: Path) -> dict[str, 
         input=msgspec.msgpack.encode(job), capture_output=True, check=False, env=os.environ | {"PYTHONPATH": paths},
     )  # fmt: skip
     if done.returncode:
-        told = done.stderr.decode(errors="replace").strip()[-400:]
-        raise ShardError(f"a process that counted rows in {folder} ended with {done.returncode}: {told}")
+        text = done.stderr.decode(errors="replace").strip()[-400:]
+        raise ShardError(f"a process that counted rows in {folder} ended with {done.returncode}: {text}")
     return _OUTCOMES.decode(done.stdout)
 
 

@@ -50,8 +50,8 @@ def index(path: ShardPath) -> tuple[int, Columns]:
             at += len(chunk)
     if filled:
         begins.append(np.array([line]))
-    found = np.concatenate([*begins, [at]]).astype(np.uint64)
-    return len(found) - 1, {"begin": found}
+    begin = np.concatenate([*begins, [at]]).astype(np.uint64)
+    return len(begin) - 1, {"begin": begin}
 
 
 class JsonLinesFormat(Format):
@@ -65,8 +65,8 @@ class JsonLinesFormat(Format):
 
     def lengths(self, columns: Columns) -> NDArray[Any]:
         """See `Format`: the bytes of a line, with the empty ones behind it."""
-        found: NDArray[np.uint64] = np.diff(columns["begin"])
-        return found
+        lengths: NDArray[np.uint64] = np.diff(columns["begin"])
+        return lengths
 
 
 class _LinesReader:

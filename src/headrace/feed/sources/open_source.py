@@ -51,8 +51,8 @@ class ShardFiles(Source):
                 f"got {folder!r} and {pattern!r}"
             )
         self._folder = _opened(folder)
-        found = self._folder
-        names = found.names(pattern) if isinstance(found, ObjectFolder) else _names(found, pattern)
+        place = self._folder
+        names = place.names(pattern) if isinstance(place, ObjectFolder) else _names(place, pattern)
         self._index = find_index(form.kind, self._folder, pattern, names)
         self._form = form
         self._names = names
@@ -90,17 +90,17 @@ class ShardFiles(Source):
 
 
 def _opened(folder: str | os.PathLike[str]) -> Path | ObjectFolder:
-    given = os.fspath(folder)
-    if given.startswith(SCHEMES):
-        return ObjectFolder(given)
-    if given.lower().startswith(tuple(scheme[:-1] for scheme in SCHEMES)):
-        raise ShardError(f"{given} is no folder", hint="write objects as text, not as a Path: 's3://bucket/prefix/'")
-    if "://" in given:
+    name = os.fspath(folder)
+    if name.startswith(SCHEMES):
+        return ObjectFolder(name)
+    if name.lower().startswith(tuple(scheme[:-1] for scheme in SCHEMES)):
+        raise ShardError(f"{name} is no folder", hint="write objects as text, not as a Path: 's3://bucket/prefix/'")
+    if "://" in name:
         raise ShardError(
-            f"{given} is not a folder of this host",
+            f"{name} is not a folder of this host",
             hint=f"pass a folder, {', '.join(SCHEMES[:4])}, or the input channel of a job: feed.channel(name)",
         )
-    path = Path(given)
+    path = Path(name)
     if path.is_file():
         hint = f"pass its folder, and its name as the pattern: {str(path.parent)!r}, {path.name!r}"
         raise ShardError(f"{path} is a file, not a folder of shards", hint)
@@ -136,9 +136,9 @@ def _names(folder: Path, pattern: str) -> list[str]:
                 f"the name of the shard {os.fsencode(name)!r} in {folder} is not UTF-8", "give it another name"
             ) from None
     if not names:
-        there = sorted(path.name for path in folder.iterdir() if path.name != FOLDER)
-        shown = ", ".join(there[:5]) + (", ..." if len(there) > 5 else "")
-        if any(fnmatch.fnmatch(name, f"{pattern}.*") for name in there):
+        others = sorted(path.name for path in folder.iterdir() if path.name != FOLDER)
+        shown = ", ".join(others[:5]) + (", ..." if len(others) > 5 else "")
+        if any(fnmatch.fnmatch(name, f"{pattern}.*") for name in others):
             hint = "compressed shards cannot be read from the middle: decompress them, once"
         else:
             hint = "give the pattern of the shards' names; `**/` goes through folders"
@@ -173,8 +173,8 @@ class HuggingFaceRows(Source):
         if isinstance(dataset, dict):
             names = ", ".join(map(str, dataset))
             first = next(iter(dataset), "train")
-            one = repr(str(folder / str(first))) if folder is not None else f"dataset[{first!r}]"
-            raise PipelineError(f"this is a dict of the splits {names}", hint=f"pass one: {one}")
+            example = repr(str(folder / str(first))) if folder is not None else f"dataset[{first!r}]"
+            raise PipelineError(f"this is a dict of the splits {names}", hint=f"pass one: {example}")
         if not isinstance(dataset, datasets.Dataset):
             raise PipelineError(
                 f"feed.hf takes a datasets.Dataset, got one of type {type(dataset).__name__}: "

@@ -10,10 +10,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from headrace.errors import ShardError
-from headrace.feed.sources.arrow_shards import RowsOfBatch, require_pyarrow
+from headrace.feed.sources.arrow_shards import RowsOfBatch, begins_of, require_pyarrow
 from headrace.feed.sources.byte_ranges import Columns, Counted, CountedFile, Format, ShardPath
 from headrace.feed.sources.shard_objects import LastUsed, ObjectFile, ObjectPath
 
@@ -32,9 +30,8 @@ def _opened(path: ShardPath) -> Any:
 def index(path: ShardPath) -> tuple[int, Columns]:
     """See `Format`. Column `begin`: first row of every row group, and the number of rows."""
     with _opened(path) as file:
-        counts = [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
-    begin = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.uint64)
-    return int(begin[-1]), {"begin": begin}
+        groups = range(file.metadata.num_row_groups)
+        return begins_of([file.metadata.row_group(number).num_rows for number in groups])
 
 
 class ParquetFormat(Format):
@@ -69,11 +66,11 @@ class ParquetFormat(Format):
         file = _opened(path)
         if watched is not None:
             watched.require_at_path()
-        wanted = self._columns
-        missing = [] if wanted is None else [name for name in wanted if name not in file.schema_arrow.names]
+        columns_read = self._columns
+        missing = [] if columns_read is None else [name for name in columns_read if name not in file.schema_arrow.names]
         if missing:
             raise ShardError(f"{path} has no column {missing[0]!r}; it has {', '.join(file.schema_arrow.names)}")
-        return _ParquetReader(path, file, watched, columns["begin"].tolist(), wanted, self._groups)
+        return _ParquetReader(path, file, watched, columns["begin"].tolist(), columns_read, self._groups)
 
 
 class _ParquetReader:

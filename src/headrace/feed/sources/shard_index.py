@@ -62,8 +62,8 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     @property
     def digest(self) -> str:
         """What tells this shard from another of as many rows, also after it was copied: 16 hex digits."""
-        told = msgspec.msgpack.encode([self.counted.stamp.size, self.rows, self.sum, self.counted.sample])
-        return hashlib.blake2b(told, digest_size=8, person=b"shard").hexdigest()
+        packed = msgspec.msgpack.encode([self.counted.stamp.size, self.rows, self.sum, self.counted.sample])
+        return hashlib.blake2b(packed, digest_size=8, person=b"shard").hexdigest()
 
 
 class IndexedShard(msgspec.Struct, frozen=True, array_like=True):
@@ -97,14 +97,14 @@ class ShardIndex:
         except OSError:
             return None
         try:
-            found = cls._parsed(path, descriptor)
+            index = cls._parsed(path, descriptor)
         except (OSError, msgspec.DecodeError):
-            found = None
-        if found is None:
+            index = None
+        if index is None:
             os.close(descriptor)
         else:
-            weakref.finalize(found, os.close, descriptor)
-        return found
+            weakref.finalize(index, os.close, descriptor)
+        return index
 
     @classmethod
     def _parsed(cls, path: Path, descriptor: int) -> ShardIndex | None:
@@ -124,6 +124,11 @@ class ShardIndex:
             return None
         return cls(path, entries, descriptor, begin, copied=head[len(_MARK) : first - _ALIGN] != _number_of(descriptor))
 
+    @property
+    def stamps(self) -> dict[str, Stamp]:
+        """What the shards were, by name."""
+        return {name: entry.counted.stamp for name, entry in self.entries.items()}
+
     def __reduce__(self) -> tuple[object, ...]:
         return _reopened, (self._path, self._told())
 
@@ -134,12 +139,12 @@ class ShardIndex:
         """Returns the columns of a shard, packed. Raises ShardError if they are damaged."""
         entry = self.entries[name]
         try:
-            found = os.pread(self._descriptor, entry.length, self._begin + entry.offset)
+            part = os.pread(self._descriptor, entry.length, self._begin + entry.offset)
         except OSError as error:
             raise ShardError(f"the index {self._path} cannot be read: {error.strerror}") from error
-        if zlib.crc32(found) != entry.sum:
+        if zlib.crc32(part) != entry.sum:
             raise ShardError(f"the index {self._path} is damaged: the part of {name}", "remove this file")
-        return found
+        return part
 
     def columns(self, name: str) -> Columns:
         """Returns the columns of a shard. Raises ShardError if they are damaged."""
@@ -171,18 +176,18 @@ def _number_of(descriptor: int) -> bytes:
     return os.fstat(descriptor).st_ino.to_bytes(_ALIGN, "little")
 
 
-def _reopened(path: Path, told: dict[str, tuple[tuple[int, ...], str]]) -> ShardIndex:
+def _reopened(path: Path, begun_with: dict[str, tuple[tuple[int, ...], str]]) -> ShardIndex:
     """Opens an index in another process. It may have become larger: another loader may have found new shards."""
-    found = ShardIndex.open(path)
-    here = found._told() if found is not None else {}
-    changed = [name for name, shard in told.items() if here.get(name) != shard]
-    if found is None or changed:
+    index = ShardIndex.open(path)
+    here = index._told() if index is not None else {}
+    changed = [name for name, shard in begun_with.items() if here.get(name) != shard]
+    if index is None or changed:
         raise ShardError(
             f"the index {path} does not hold the shards any more that the loader began with: "
-            f"{changed[0] if found is not None else 'it is gone'}",
+            f"{changed[0] if index is not None else 'it is gone'}",
             hint="do not change or remove shards while they are read",
         )
-    return found
+    return index
 
 
 def _digest(table: bytes) -> bytes:

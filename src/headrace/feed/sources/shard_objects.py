@@ -135,10 +135,10 @@ def list_entries(root: str, prefix: str) -> Iterator[Entry]:
 def find_entry(root: str, key: str) -> Entry:
     """Returns one object. Raises ObjectMissing, UsageError, StorageError."""
     with _told(f"{root}/{key}") as library:
-        found = _entry(library.head(_store(root), key))
-    if not found.version:
+        entry = _entry(library.head(_store(root), key))
+    if not entry.version:
         raise StorageError(f"{root}/{key} has neither an ETag nor a time of change, so that other bytes could come")
-    return found
+    return entry
 
 
 def read_range(root: str, entry: Entry, begin: int, end: int) -> bytes:
@@ -319,20 +319,20 @@ class ObjectFolder:
         if self._root.startswith("http"):  # such a server lists nothing
             self._look_up(_expanded(pattern))
             return sorted(self.objects)
-        found = list_entries(self._root, self._prefix)
-        self.objects = {entry.key[len(self._prefix) :]: ObjectPath(self._root, entry) for entry in found}
+        entries = list_entries(self._root, self._prefix)
+        self.objects = {entry.key[len(self._prefix) :]: ObjectPath(self._root, entry) for entry in entries}
         parts = pattern.split("/")
         names = sorted(
             name for name in self.objects if _matches(name.split("/"), parts) and not is_hidden(name, pattern)
         )
         if not names:
-            there = sorted(self.objects)
-            shown = ", ".join(there[:5]) + (", ..." if len(there) > 5 else "")
+            others = sorted(self.objects)
+            shown = ", ".join(others[:5]) + (", ..." if len(others) > 5 else "")
             above, _, last = self.uri.rstrip("/").rpartition("/")
             raise ShardError(
                 f"no object in {self} matches {pattern!r}; there is: {shown or 'nothing'}",
                 hint=f"pass what stands before the objects' names, and a pattern of these: '{above}/', {last!r}"
-                if "." in last and not there
+                if "." in last and not others
                 else "pass what stands before the objects' names, and a pattern of these, as in a shell",
             )
         return names
@@ -420,9 +420,9 @@ class ObjectFile(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         """Returns the next bytes, in one GET; fewer only at the end."""
         end = self._path.size if size < 0 else min(self._path.size, self._at + size)
-        found = self._path.read(self._at, end)
-        self._at += len(found)
-        return found
+        content = self._path.read(self._at, end)
+        self._at += len(content)
+        return content
 
 
 K = TypeVar("K")
@@ -448,11 +448,11 @@ class LastUsed(Generic[K, V]):
 
     def get(self, key: K) -> V | None:
         """Returns what is kept, which is the last one used then."""
-        found = self._held.get(key)
-        if found is None:
+        value = self._held.get(key)
+        if value is None:
             return None
         self._held.move_to_end(key)
-        return found[0]
+        return value[0]
 
     def keep(self, key: K, value: V, size: int) -> None:
         """Keeps a value of so many bytes; `trim` gives others up for it."""
@@ -493,9 +493,9 @@ class _Blocks:
             if not follows and self._worth < _LEAST_USED and self._misses % _PROBE:
                 return path.read(begin, end)
             self._fetch(path, missing[0], last, MOST_BLOCKS if follows else 1)
-        found = b"".join(self._part(path, number, begin, end) for number in range(first, last + 1))
+        content = b"".join(self._part(path, number, begin, end) for number in range(first, last + 1))
         self._held.trim()
-        return found
+        return content
 
     def _fetch(self, path: ObjectPath, first: int, last: int, most: int) -> None:
         stop = max(last + 1, min(first + most, -(-path.size // BLOCK)))

@@ -161,11 +161,11 @@ def _no_tar(path: ShardPath) -> ShardError:
 def _check(path: ShardPath, at: int, header: bytes) -> None:
     """Compares a header with its check sum: that of its bytes, with spaces in the sum's own place."""
     try:
-        told = int(header[148:156].rstrip(b" \0").lstrip() or b"-", 8)
+        written = int(header[148:156].rstrip(b" \0").lstrip() or b"-", 8)
     except ValueError:
-        told = -1
+        written = -1
     # Adler's lower half is 1 + the sum of the bytes, modulo 65521: it sums 512 bytes in one call.
-    if told < 0 or ((zlib.adler32(header) & 0xFFFF) - 1 - sum(header[148:156]) + 8 * 32 - told) % _ADLER:
+    if written < 0 or ((zlib.adler32(header) & 0xFFFF) - 1 - sum(header[148:156]) + 8 * 32 - written) % _ADLER:
         if at == 0:
             raise _no_tar(path)
         raise _broken(path, at, "no header of a tar file where the next one should stand")
@@ -362,11 +362,11 @@ class _Members:
         order = np.argsort(code, kind="stable")
         [twice] = np.nonzero(np.diff(code[order]) == 0)
         if len(twice):
-            one, other = order[twice[0]], order[twice[0] + 1]
-            key, field = _text(self._key(int(self.run[one]))), self.names[int(self.field[one])]
+            first, second = order[twice[0]], order[twice[0] + 1]
+            key, field = _text(self._key(int(self.run[first]))), self.names[int(self.field[first])]
             raise _broken(
-                self.path, int(self.head[other]),
-                f"row {key!r} has the field {field!r} twice: it stands at offset {int(self.head[one])} already",
+                self.path, int(self.head[second]),
+                f"row {key!r} has the field {field!r} twice: it stands at offset {int(self.head[first])} already",
                 "every row needs a key of its own, also where an archive was updated (tar -r, tar -u): pack it again",
             )  # fmt: skip
 

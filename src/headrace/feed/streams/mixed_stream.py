@@ -127,10 +127,10 @@ class MixedLane(Lane):
     ) -> None:
         self._turns, self._slots, self._repeats = turns, slots, repeats
         self._made = start.made
-        kept = [_Kept(*each) for each in start.place] if start.place else [_Kept(0, 0, None, 0)] * len(names)
+        kept = [_Kept(*place) for place in start.place] if start.place else [_Kept(0, 0, None, 0)] * len(names)
         self._sources = {
-            number: _Source(name, opened(number), each)
-            for (number, name), each in zip(names.items(), kept, strict=True)
+            number: _Source(name, opened(number), place)
+            for (number, name), place in zip(names.items(), kept, strict=True)
         }
         self._window, self._due = -1, list[int]()
 
@@ -153,7 +153,7 @@ class MixedLane(Lane):
             raise StopIteration
         gave = source.taken
         source.again()
-        if all(each.passes for each in self._sources.values()):
+        if all(other.passes for other in self._sources.values()):
             raise StopIteration
         if not gave:
             raise PipelineError(
@@ -168,7 +168,7 @@ class MixedLane(Lane):
         kept = [source.kept() for source in self._sources.values()]
         if not self._made or None in kept:
             return BEGINNING
-        return Restart([tuple(each) for each in kept if each is not None], self._made)
+        return Restart([tuple(place) for place in kept if place is not None], self._made)
 
 
 MIXED = b"lane mixed"
@@ -210,8 +210,8 @@ class MixedStream(Packable, Stepped):
     def shard_digests(self) -> list[str]:
         """Digest of the sources' shards, where they have one, and of how they are mixed."""
         parts = [list(getattr(part, "shard_digests", ())) for part in self.parts]
-        told = msgspec.msgpack.encode([parts, self.mixing.identity])
-        return [hashlib.blake2b(told, digest_size=8, person=b"mixed stream").hexdigest()]
+        packed = msgspec.msgpack.encode([parts, self.mixing.identity])
+        return [hashlib.blake2b(packed, digest_size=8, person=b"mixed stream").hexdigest()]
 
     def _only(self, keys: Collection[str]) -> MixedStream:
         names = self.mixing.names

@@ -90,15 +90,15 @@ class Packing:
                     hint="name the field that holds the tokens: .pack(length, field=...)",
                 )
             document = document[self.field]
-        found = np.asarray(document)
-        if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
+        tokens = np.asarray(document)
+        if tokens.ndim != 1 or (tokens.size and tokens.dtype.kind not in "iu"):
             raise PipelineError(
                 f"a document is a list or an array of whole numbers, and document {number} of the lane is "
                 f"{type(document).__name__} {str(document)[:60]!r}",
                 hint="tokenise in .map() before .pack(), or name the field with the tokens: .pack(length, field=...)",
             )
-        if found.size and not np.can_cast(found.dtype, self.dtype):
-            limits, least, most = np.iinfo(self.dtype), found.min(), found.max()
+        if tokens.size and not np.can_cast(tokens.dtype, self.dtype):
+            limits, least, most = np.iinfo(self.dtype), tokens.min(), tokens.max()
             if least < limits.min or most > limits.max:
                 wrong = most if most > limits.max else least
                 raise PipelineError(
@@ -106,13 +106,13 @@ class Packing:
                     hint="take a larger dtype: .pack(length, dtype=...)",
                 )
         if self.separator is not None:
-            found = np.append(found.astype(self.dtype), self.separator)
-        if self.longer == "error" and found.size > self.length:
+            tokens = np.append(tokens.astype(self.dtype), self.separator)
+        if self.longer == "error" and tokens.size > self.length:
             raise PipelineError(
-                f"document {number} of the lane has {found.size} tokens, and a sequence has {self.length}",
+                f"document {number} of the lane has {tokens.size} tokens, and a sequence has {self.length}",
                 hint='cut it in .map() before, or take longer="split"',
             )
-        return found
+        return tokens
 
     def sequence(self, pieces: list[Tokens]) -> dict[str, Tokens]:
         """Returns a sequence of pieces of documents: `tokens`, `segments` (0 for padding) and `positions`."""
@@ -206,10 +206,10 @@ class PackedLane(Lane, ABC):
             raise StopIteration
         self.tokens = sum(piece.size for piece in pieces)
         self.padding = self.length - self.tokens
-        made = self._packing.sequence(pieces)
+        sequence = self._packing.sequence(pieces)
         self._made += 1
         self._stood()
-        return made
+        return sequence
 
     @abstractmethod
     def _stood(self) -> None:
@@ -342,16 +342,16 @@ class Packed(Stepped):
         """Those of the documents, if they are of shards that hosts may hold different ones of."""
         if not isinstance(self.documents, Packable):
             raise AttributeError("__shards__")
-        found: Callable[[], list[tuple[str, int]]] = self.documents.__shards__  # type: ignore[attr-defined]
-        return found
+        shards: Callable[[], list[tuple[str, int]]] = self.documents.__shards__  # type: ignore[attr-defined]
+        return shards
 
     @property
     def shard_digests(self) -> list[str]:
         """Digest of the documents' shards, if they have one, and of how they are packed."""
-        told = msgspec.msgpack.encode(
+        packed = msgspec.msgpack.encode(
             [list(getattr(self.documents, "shard_digests", ())), msgspec.to_builtins(self.packing)]
         )
-        return [hashlib.blake2b(told, digest_size=8, person=b"packing").hexdigest()]
+        return [hashlib.blake2b(packed, digest_size=8, person=b"packing").hexdigest()]
 
     def _only(self, keys: Collection[str]) -> Packed:
         return self.over(self.documents._only(keys))
@@ -361,8 +361,8 @@ class Packed(Stepped):
         return Packed(documents, self.packing, self.steps)
 
     def __iter__(self) -> Iterator[Any]:
-        made = self.documents if hasattr(self.documents, "__iter__") else self.documents()
-        return self.lane(lambda _: _Unplaced(iter(made)), BEGINNING, lambda *_: None)
+        documents = self.documents if hasattr(self.documents, "__iter__") else self.documents()
+        return self.lane(lambda _: _Unplaced(iter(documents)), BEGINNING, lambda *_: None)
 
     def lane(self, opened: Opener, start: Restart, seed: Seed, skipped: LeftOut | None = None) -> Lane:
         """Opens a lane.

@@ -93,8 +93,9 @@ class Stream(Packable, Stepped):
         digests = self._source.shard_digests
         if not digests or not all(digests):
             digests = []
-        told = msgspec.msgpack.encode([self._source.counts, digests, *([self.mixing.identity] if self.mixing else [])])
-        return [hashlib.blake2b(told, digest_size=8, person=b"stream").hexdigest()]
+        mixed = [self.mixing.identity] if self.mixing else []
+        packed = msgspec.msgpack.encode([self._source.counts, digests, *mixed])
+        return [hashlib.blake2b(packed, digest_size=8, person=b"stream").hexdigest()]
 
     def __iter__(self) -> Iterator[Any]:
         return self.lane(0, 1, Order(self.rows))

@@ -48,12 +48,13 @@ class Buckets:
         require_positive("batches of a bucket's window", self.batches)
         if self.lengths is None:
             return
-        found = np.asarray(self.lengths)
-        if found.ndim != 1 or found.dtype.kind not in "iu" or (found.size and int(found.min()) < 0):
+        lengths = np.asarray(self.lengths)
+        if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or (lengths.size and int(lengths.min()) < 0):
             raise ValueError(
-                f"lengths must be one integer a row, at least 0, got an array of {found.dtype} of shape {found.shape}"
+                f"lengths must be one integer a row, at least 0, got an array of {lengths.dtype} of shape "
+                f"{lengths.shape}"
             )
-        object.__setattr__(self, "lengths", found)
+        object.__setattr__(self, "lengths", lengths)
 
     @property
     def name(self) -> str:
@@ -108,21 +109,21 @@ class BucketedOrder:
         """See `Order`."""
         rows = self._batch * self._batches
         numbers = positions // rows
-        found = np.empty_like(positions)
+        result = np.empty_like(positions)
         for number in np.unique(numbers).tolist():
             here = numbers == number
-            found[here] = self._window(epoch, number, rows)[positions[here] - number * rows]
-        return found
+            result[here] = self._window(epoch, number, rows)[positions[here] - number * rows]
+        return result
 
     def _window(self, epoch: int, number: int, rows: int) -> NDArray[np.int64]:
         place = (epoch, number)
-        found = self._windows.get(place)
-        if found is None:
-            found = self._sorted(epoch, number, np.arange(number * rows, min((number + 1) * rows, self._size(epoch))))
-            self._windows[place] = found
+        window = self._windows.get(place)
+        if window is None:
+            window = self._sorted(epoch, number, np.arange(number * rows, min((number + 1) * rows, self._size(epoch))))
+            self._windows[place] = window
             while len(self._windows) > _KEPT:
                 del self._windows[next(iter(self._windows))]
-        return found
+        return window
 
     def _sorted(self, epoch: int, number: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         keys = self._inner.rows_at(epoch, positions)

@@ -60,17 +60,17 @@ class Apportion:
 
     def counts(self, samples: int) -> list[int]:
         """Returns how many of the first `samples` come from each source."""
-        found = [0] * self._sources
+        counts = [0] * self._sources
         stack = [(self._tree, samples)]
         while stack:
             node, count = stack.pop()
             if node.left is None or node.right is None:
-                found[node.source] = count
+                counts[node.source] = count
             elif count:
                 ratio = node.left.weight / node.weight if node.weight else Fraction(0)
                 mine = (2 * count * ratio.numerator + ratio.denominator) // (2 * ratio.denominator)
                 stack += [(node.left, mine), (node.right, count - mine)]
-        return found
+        return counts
 
 
 def _both(left: _Node, right: _Node) -> _Node:
@@ -101,12 +101,12 @@ def _error(node: _Node, own: Fraction) -> float:
     """Returns the largest error of a leaf below a node whose own error is given."""
     if node.left is None or node.right is None or not node.weight:
         return float(own)
-    found = []
+    errors = []
     for child in (node.left, node.right):
         share = child.weight / node.weight
         rounded = Fraction(1, 2) if 0 < share < 1 else Fraction(0)
-        found.append(_error(child, share * own + rounded))
-    return max(found)
+        errors.append(_error(child, share * own + rounded))
+    return max(errors)
 
 
 SLOTS = 64  # of a window; a power of 4, which costs the permutation the least
@@ -177,21 +177,21 @@ class Stretch:
         ranked = np.argsort(sources, axis=1, kind="stable")
         number = np.empty(slots.shape, np.int64)
         np.put_along_axis(number, ranked, slots, axis=1)  # the place of each slot among those sorted by source
-        found = sources.astype(np.int64)
-        number += np.take_along_axis(lower + np.array(self.taken) - (ends - own), found, axis=1)
-        return found, number
+        chosen = sources.astype(np.int64)
+        number += np.take_along_axis(lower + np.array(self.taken) - (ends - own), chosen, axis=1)
+        return chosen, number
 
     def counts(self, position: int) -> tuple[int, ...]:
         """Returns how many rows of each source were taken before a position, up to the end."""
         whole = position - self.begin
         whole -= whole % SLOTS if position < self.rows else 0
-        found = [one + more for one, more in zip(self.taken, self.apportion.counts(whole), strict=True)]
+        counts = [before + more for before, more in zip(self.taken, self.apportion.counts(whole), strict=True)]
         rest = position - self.begin - whole
         if rest:
             sources, _ = self.sources(np.array([whole // SLOTS]))
             for source in sources[0, :rest].tolist():
-                found[source] += 1
-        return tuple(found)
+                counts[source] += 1
+        return tuple(counts)
 
 
 class WeightSchedule:
@@ -260,7 +260,7 @@ class WeightSchedule:
             segments = self._begun(epoch, rows)
             ends = [*(segment.position for segment in segments[1:]), rows]
             stretches = [self._stretch(segment, end, rows) for segment, end in zip(segments, ends, strict=True)]
-            recent = {number: known for number, known in self._stretches.items() if number == epoch - 1}
+            recent = {number: earlier for number, earlier in self._stretches.items() if number == epoch - 1}
             self._stretches = recent | {epoch: stretches}
         return stretches
 
@@ -362,7 +362,7 @@ class MixedOrder(WeightSchedule):
 
     def rows_at(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """See `Order`. A row is counted through all sources, in their order."""
-        found = np.empty_like(positions)
+        rows = np.empty_like(positions)
         for stretch in self.stretches(epoch):
             here = (positions >= stretch.begin) & (positions < stretch.end)
             if here.any():
@@ -370,15 +370,15 @@ class MixedOrder(WeightSchedule):
                 windows, place = np.unique(inside // SLOTS, return_inverse=True)
                 sources, before = stretch.sources(windows)
                 slots = inside % SLOTS
-                found[here] = self._own_rows(epoch, sources[place, slots], before[place, slots])
-        return found
+                rows[here] = self._own_rows(epoch, sources[place, slots], before[place, slots])
+        return rows
 
     def _own_rows(self, epoch: int, sources: NDArray[np.int64], before: NDArray[np.int64]) -> NDArray[np.int64]:
-        found = np.empty_like(sources)
+        rows = np.empty_like(sources)
         for source in np.unique(sources).tolist():
             here = sources == source
-            found[here] = self._offsets[source] + self._row(epoch, source, before[here])
-        return found
+            rows[here] = self._offsets[source] + self._row(epoch, source, before[here])
+        return rows
 
     def _row(self, epoch: int, source: int, before: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns the rows of one source, of which so many were taken before."""
@@ -389,11 +389,11 @@ class MixedOrder(WeightSchedule):
             return inside
         key = f"{self.seed}/source/{name}" if self.mixing.epoch_rows else f"{self.seed}/{epoch}/source/{name}"
         if isinstance(self._shuffle, Window) and rows > self._shuffle.rows:
-            found = np.empty_like(inside)
+            shuffled = np.empty_like(inside)
             for turn in np.unique(turns).tolist():
                 here = turns == turn
-                found[here] = self._shuffle.order(inside[here], rows, f"{key}/{turn}".encode())
-            return found
+                shuffled[here] = self._shuffle.order(inside[here], rows, f"{key}/{turn}".encode())
+            return shuffled
         return permute(inside, rows, key.encode(), turns.astype(np.uint64))
 
     def taken(self, epoch: int, position: int) -> tuple[int, ...]:
