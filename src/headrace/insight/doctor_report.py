@@ -62,7 +62,7 @@ class Loader(_Record, frozen=True, tag="loader"):
         samples: length of the dataset, None if unknown.
         map_style: False for an IterableDataset.
         batch_size: None when a batch sampler decides, or without batches.
-        workers, persistent, start_method: as its arguments say.
+        workers, start_method: as its arguments say.
         auto: it chooses the number of its workers itself, and `workers` is the most.
         remote: headrace's own, with workers on other hosts.
         training: its loop computes gradients.

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -263,7 +264,7 @@ def measure(
     workers = {key: rows.after(window) for key, rows in columns.tables("worker").items() if key.name in ("", main)}
     told = {key: rows for key, rows in workers.items() if len(rows)}
     hosts = columns.streams("host")
-    spent = {s: _spent(rows, window) for s, rows in hosts.items()}
+    spent = {s: _spent(rows, window, _of_host(told, s.host)) for s, rows in hosts.items()}
     trainer_hosts = {stream.host for stream in ranks}
     lone = [s for s in spent if s.group == own.name and s.host in trainer_hosts and spent[s] is not None]
     if not lone:
@@ -397,21 +398,30 @@ def _spread(value: float, values: Sequence[float]) -> Range:
     return around(value, percentile(values, 10), percentile(values, 90)) if values else exactly(value)
 
 
-class _Spent(msgspec.Struct, frozen=True):
-    """CPU seconds a second of a host in the window, and its cores."""
+_EXECUTORS_CPU = LINK._replace(over="cpu", scale=1)
+
+
+class _Spent(NamedTuple):
+    """CPU seconds a second of a host in the window, those of all but its data workers, and its cores."""
 
     rate: float
+    others: float
     cores: int
 
 
-def _spent(rows: Table, window: Window) -> _Spent | None:
+def _spent(rows: Table, window: Window, workers: Sequence[Table]) -> _Spent | None:
     within = rows.within(window)
     if len(within) < 2 or within["t"][-1] <= within["t"][0]:
         return None
-    return _Spent(cpu_rate(within, None), int(within["cores"][-1]))
+    rate = cpu_rate(within, None)
+    others = rate - math.fsum(_EXECUTORS_CPU.of([worker]) or 0.0 for worker in workers)
+    return _Spent(rate, max(0.0, others), int(within["cores"][-1]))
 
 
-_EXECUTORS_CPU = LINK._replace(over="cpu", scale=1)
+def _of_host(told: Mapping[Key, Table], host: str) -> list[Table]:
+    return [rows for key, rows in told.items() if key.stream.host == host]
+
+
 _SAMPLE_CPU, _SAMPLE_TIME = (WORKER_CPU._replace(over=field, scale=1) for field in ("cpu", "produce"))
 
 
@@ -429,11 +439,11 @@ class _Costs:
         self._told = told
         self._ranks = ranks_per_host
         self._by_host = {stream.host: one for stream, one in spent.items() if one is not None}
-        self._trainer_hosts = {host for host in trainer_hosts if host in self._by_host}
-        left = [self._others(host) for host in sorted(self._trainer_hosts)]
+        self._trainers = {host: self._by_host[host] for host in sorted(trainer_hosts) if host in self._by_host}
+        left = [host.others for host in self._trainers.values()]
         rate = sum(left) / len(left)
         self.trainer_cpu = _spread(rate * steps.step.value, [one * steps.step.value for one in left])
-        totals = [self._by_host[host].rate for host in sorted(self._trainer_hosts)]
+        totals = [host.rate for host in self._trainers.values()]
         self.host_cpu = sum(totals) / len(totals) * steps.step.value
         self.total_cpu = sum(one.rate for one in self._by_host.values()) * steps.step.value
         self.trainers = len(totals)
@@ -441,10 +451,9 @@ class _Costs:
 
     def crowded(self, hosts: int, *, gpus: bool) -> bool:
         """Returns whether one of so many hosts that train had no cores to spare, or was not measured."""
-        found = [self._by_host[host] for host in self._trainer_hosts]
-        return len(found) < hosts or any(
+        return len(self._trainers) < hosts or any(
             100 * one.rate >= CROWDED * one.cores or short_of_cores(one.rate, one.cores, round(self._ranks), gpus=gpus)
-            for one in found
+            for one in self._trainers.values()
         )
 
     def executors_of(self, group: PlannedGroup) -> int:
@@ -455,27 +464,14 @@ class _Costs:
         """Returns whether data workers of the group have made samples."""
         return any(rows["samples"].any() for key, rows in self._told.items() if key.stream.group == group.name)
 
-    def _executor_rate(self, host: str) -> float:
-        """Returns the CPU seconds a second of all data workers of a host."""
-        mine = [rows for key, rows in self._told.items() if key.stream.host == host]
-        return math.fsum(_EXECUTORS_CPU.of([rows]) or 0.0 for rows in mine)
-
-    def _others(self, host: str) -> float:
-        return max(0.0, self._by_host[host].rate - self._executor_rate(host))
-
     def _executors(self, host: str) -> int:
-        return sum(int(rows["executors"][-1]) for key, rows in self._told.items() if key.stream.host == host)
-
-    @property
-    def _saturated(self) -> bool:
-        return any(one.rate >= SATURATED * one.cores for h, one in self._by_host.items() if h in self._trainer_hosts)
+        return sum(int(rows["executors"][-1]) for rows in _of_host(self._told, host))
 
     def compute(self, measured: Range, assumptions: list[str]) -> Range:
         """Returns the compute time of a step without data workers on the same cores."""
-        crowded = any(
-            self._executors(host) + self._ranks > self._by_host[host].cores for host in sorted(self._trainer_hosts)
-        )
-        if not (self._saturated and crowded):
+        crowded = any(self._executors(name) + self._ranks > host.cores for name, host in self._trainers.items())
+        saturated = any(host.rate >= SATURATED * host.cores for host in self._trainers.values())
+        if not (saturated and crowded):
             return measured
         least = NICE_SHARE * measured.value
         alone = min(measured.value, max(least, self.trainer_cpu.value / self._ranks))
@@ -508,7 +504,7 @@ class _Costs:
             if known is None:
                 found.append(max(0.0, busy - cpu))
                 continue
-            others = self._others(host) if host in self._trainer_hosts else 0.0
+            others = known.others if host in self._trainers else 0.0
             found.append(pause_of(busy, self._executors(host), known.cores - others, cpu))
         return sum(found) / len(found)
 
