@@ -390,7 +390,7 @@ def test_what_starts_a_job_loads_neither_what_reads_its_figures_nor_what_decides
 def test_what_shows_runs_loads_nothing_that_makes_jobs() -> None:
     views = "headrace.cli.views.run_tables, headrace.insight.render.run_documents, headrace.cli.views.cost_tables"
     loaded = loaded_by(f"import {views}, headrace.engines.sagemaker.sagemaker_ticket, headrace.runs.describe")
-    assert loaded.isdisjoint({"torch", "grpc", "pydantic", "yaml"})
+    assert loaded.isdisjoint({"numpy", "torch", "grpc", "pydantic", "yaml"})
 
 
 def test_a_module_holds_one_idea_and_says_which() -> None:

@@ -6,14 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
+from typing import TYPE_CHECKING
 
 from headrace.catalog.prices import Price, PriceChange
-from headrace.insight import CostReport, Projection
-from headrace.insight.advise.advisor import Advised
-from headrace.insight.advise.clusters import Candidate
 from headrace.insight.billing import age_text, amount, origin
 from headrace.insight.figures.figure import Figure, Spread
-from headrace.insight.performance_model import Range
 from headrace.insight.render.document import (
     Document,
     Heading,
@@ -29,6 +26,12 @@ from headrace.insight.render.document import (
 )
 from headrace.insight.render.plain_text import MISSING, listed, number, quantity, spread
 from headrace.insight.render.run_documents import cost_tables
+
+if TYPE_CHECKING:  # what is shown was made before
+    from headrace.insight import CostReport, Projection
+    from headrace.insight.advise.advisor import Advised
+    from headrace.insight.advise.clusters import Candidate
+    from headrace.insight.performance_model import Range
 
 _OF_CLOCKS = ("cost", "billable_seconds", "cost_platform")
 _FORMULAS = {

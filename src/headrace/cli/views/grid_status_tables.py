@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from headrace.catalog.prices import CURRENCY
 from headrace.cli.views.terminal import Terminal, visible
-from headrace.grid.controller.control_grid import GridChanges
 from headrace.grid.grid_record import CopyRecord, CopyState, GridRecord, LineRecord, LineState, Note
 from headrace.grid.grid_report import counted
 from headrace.grid.read_report import FOREIGN
@@ -20,6 +19,7 @@ from headrace.insight.render.document import Document, Heading, Sentence, docume
 from headrace.insight.render.plain_text import MISSING, duration, moment
 
 if TYPE_CHECKING:
+    from headrace.grid.controller.control_grid import GridChanges
     from headrace.grid.controller.grid_controller import GridController
 
 MOST_CLOSED = 20

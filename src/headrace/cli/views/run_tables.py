@@ -4,9 +4,10 @@ computes no figure.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
-from headrace.insight.charts import Line, Metrics
 from headrace.insight.render.document import (
     Block,
     Document,
@@ -19,13 +20,16 @@ from headrace.insight.render.document import (
     table,
 )
 from headrace.insight.render.plain_text import MISSING, duration, moment, size_text
-from headrace.insight.timeline import Timeline
 from headrace.own_runs import started_here
 from headrace.runs import ArtefactsStored, Run, RunState, read_plan
 from headrace.runs.describe import RunLine
 from headrace.runs.event_text import counted, files_left, losses, record_text, silence_text, worlds_text
 from headrace.runs.events import SecondaryStatus
 from headrace.runs.state import billable_seconds, billed_seconds
+
+if TYPE_CHECKING:  # what is shown was made before
+    from headrace.insight.charts import Line, Metrics
+    from headrace.insight.timeline import Timeline
 
 
 def runs_document(lines: list[RunLine], every: bool) -> Document:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.insight.comparison import Cell as Compared
-from headrace.insight.comparison import Comparison, Row
 from headrace.insight.figures.figure import Figure
-from headrace.insight.figures.loaders import LoaderReport, WorkersReport
 from headrace.insight.render.document import (
     Block,
     Cell,
@@ -25,10 +23,15 @@ from headrace.insight.render.document import (
     table,
 )
 from headrace.insight.render.plain_text import HOW, MISSING, confidence, ending, listed, number, spread, standing, title
-from headrace.insight.run_cost import CostReport
-from headrace.insight.run_report import Report
-from headrace.insight.verdict import Verdict
 from headrace.runs import Status
+
+if TYPE_CHECKING:  # what is shown was made before
+    from headrace.insight.comparison import Cell as Compared
+    from headrace.insight.comparison import Comparison, Row
+    from headrace.insight.figures.loaders import LoaderReport, WorkersReport
+    from headrace.insight.run_cost import CostReport
+    from headrace.insight.run_report import Report
+    from headrace.insight.verdict import Verdict
 
 BEYOND = "beyond noise"
 WITHIN = "within noise"
