@@ -55,27 +55,21 @@ BODY_BYTES = 2 << 20
 _log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class Dispatcher:
     """What an endpoint does with a request. Safe for use by several threads.
 
-    Args:
+    Attributes:
         gatekeeper: lets requests in.
         services: by the names that requests are signed for.
         s3: answers what is for S3, and whose signature is right.
         find_job: returns name and rights of the job of a uid; None when there is none.
     """
 
-    def __init__(
-        self,
-        gatekeeper: Gatekeeper,
-        services: Mapping[str, Service],
-        s3: S3Face,
-        find_job: Callable[[str], tuple[str, JobRights] | None],
-    ) -> None:
-        self._gatekeeper = gatekeeper
-        self._services = services
-        self._s3 = s3
-        self._find_job = find_job
+    gatekeeper: Gatekeeper
+    services: Mapping[str, Service]
+    s3: S3Face
+    find_job: Callable[[str], tuple[str, JobRights] | None]
 
     def handle(self, request: HttpRequest) -> HttpReply:
         """Answers a request. Raises `HttpProblem` as the body does."""
@@ -100,11 +94,11 @@ class Dispatcher:
                 body.append(request.body.read_all(BODY_BYTES))
             return body[0]
 
-        caller = self._gatekeeper.admit(request, read_body)
+        caller = self.gatekeeper.admit(request, read_body)
         request.prove()
         rights = None if caller.holder is Holder.USER else JobRights(everywhere=True)
         if caller.job:
-            if (job := self._find_job(caller.job)) is None:
+            if (job := self.find_job(caller.job)) is None:
                 protocol = _protocol(request)
                 raise ServiceError(
                     "AccessDenied" if protocol in (Protocol.S3, Protocol.QUERY) else "AccessDeniedException",
@@ -117,10 +111,10 @@ class Dispatcher:
             "%s asks %s: %s%s", caller.holder.value, caller.service, asked.strip(), f" of {copied}" if copied else ""
         )
         if caller.service == "s3":
-            return self._s3.handle(_with_checked_body(request, caller), rights)
-        service = self._services.get(caller.service)
+            return self.s3.handle(_with_checked_body(request, caller), rights)
+        service = self.services.get(caller.service)
         if service is None:
-            known = ", ".join(sorted([*self._services, "s3"]))
+            known = ", ".join(sorted([*self.services, "s3"]))
             words = f"headrace serve has no service {caller.service[:60]!r}; it has {known}"
             raise ServiceError("UnknownOperationException", words, 404)
         return service.answer(request, read_body(), caller, _protocol(request))

@@ -13,6 +13,7 @@ import secrets
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import cast
 
 from headrace.endpoint.auth.gatekeeper import Caller, Holder
@@ -38,15 +39,15 @@ _STATISTICS: dict[str, Callable[[Sequence[float]], float]] = {
 }
 
 
+@dataclass(eq=False)
 class PutMetrics:
     """The operations.
 
-    Args:
+    Attributes:
         store: the jobs.
     """
 
-    def __init__(self, store: JobStore) -> None:
-        self._store = store
+    store: JobStore
 
     def operations(self) -> dict[str, Operation]:
         """Returns them, by name."""
@@ -58,11 +59,11 @@ class PutMetrics:
         job = self._job_of(str(members["TrialComponentName"]))
         if job is None or not caller.owns(job.name):
             return _errors(range(len(given)), "VALIDATION_ERROR")
-        room = MOST_VALUES - self._store.metric_count(job)
+        room = MOST_VALUES - self.store.metric_count(job)
         if room < len(given):
             return _errors(range(len(given)), "METRIC_LIMIT_EXCEEDED")
         values = [_metric(each) for each in given]
-        self._store.add_metrics(job, [each for each in values if each is not None])
+        self.store.add_metrics(job, [each for each in values if each is not None])
         wrong = [place for place, each in enumerate(values) if each is None]
         return _errors(wrong, "VALIDATION_ERROR") if wrong else {}
 
@@ -74,7 +75,7 @@ class PutMetrics:
     def _answer(self, query: Mapping[str, object], caller: Caller) -> dict[str, object]:
         arn, axis, period = (str(query[name]) for name in ("ResourceArn", "XAxisType", "Period"))
         kind, _, name = arn.rpartition(":")[2].partition("/")
-        job = self._store.find(name) if kind == "training-job" else self._job_of(name)
+        job = self.store.find(name) if kind == "training-job" else self._job_of(name)
         by_step = axis == "IterationNumber"
         if job is not None and not caller.owns(job.name):
             job = None
@@ -82,7 +83,7 @@ class PutMetrics:
             words = "no such training job" if job is None else "Period and XAxisType do not fit"
             return {"Status": "ValidationError", "Message": words, "XAxisValues": [], "MetricValues": []}
         found: dict[int, list[float]] = {}
-        for each in self._store.metrics(job, str(query["MetricName"])):
+        for each in self.store.metrics(job, str(query["MetricName"])):
             if by_step and each.step is not None:
                 found.setdefault(each.step, []).append(each.value)
             elif not by_step:
@@ -97,7 +98,7 @@ class PutMetrics:
         if not component.endswith(COMPONENT):
             return None
         wanted = component.removesuffix(COMPONENT)
-        return next((job for job in self._store.all() if job.name.lower() == wanted), None)
+        return next((job for job in self.store.all() if job.name.lower() == wanted), None)
 
 
 def _metric(given: Mapping[str, object]) -> PutMetric | None:
@@ -127,10 +128,11 @@ _SORTED = {"Name": "TrainingJobName", "CreationTime": "CreationTime", "Status": 
 _TIMES = ("CreationTime", "LastModifiedTime")
 
 
+@dataclass(eq=False)
 class TrainingJobs:
     """The operations.
 
-    Args:
+    Attributes:
         store: the jobs.
         runs: their runs.
         queue: starts them.
@@ -139,21 +141,12 @@ class TrainingJobs:
         most_queued: jobs that may wait.
     """
 
-    def __init__(
-        self,
-        store: JobStore,
-        runs: JobRuns,
-        queue: JobQueue,
-        maker: JobMaker,
-        region: str,
-        most_queued: int,
-    ) -> None:
-        self._store = store
-        self._runs = runs
-        self._queue = queue
-        self._maker = maker
-        self._region = region
-        self._most_queued = most_queued
+    store: JobStore
+    runs: JobRuns
+    queue: JobQueue
+    maker: JobMaker
+    region: str
+    most_queued: int
 
     def service(self) -> Service:
         """Returns the service."""
@@ -165,7 +158,7 @@ class TrainingJobs:
             "DeleteTrainingJob": self.delete,
             "ListTags": self.list_tags,
         }
-        operations |= PutMetrics(self._store).operations()
+        operations |= PutMetrics(self.store).operations()
         allowed = {name: self._allowed(name, operation) for name, operation in operations.items()}
         # The job room has the shape of CreateTrainingJob, with the rules beyond it.
         return Service("sagemaker", ("sagemaker", "sagemaker-metrics"), allowed)
@@ -188,7 +181,7 @@ class TrainingJobs:
 
     def create(self, members: Members, caller: Caller) -> dict[str, object]:
         """CreateTrainingJob. The same call sent again by its client is answered as the first time."""
-        checked = self._maker.check(members)
+        checked = self.maker.check(members)
         request = {name: value for name, value in members.items() if name not in ("TrainingJobName", "Tags")}
         given = cast("list[dict[str, str]]", members.get("Tags", []))
         now = time.time()
@@ -201,28 +194,28 @@ class TrainingJobs:
             tags={tag["Key"]: tag["Value"] for tag in given},
             phase=Phase.QUEUED,
             attempt=caller.attempt,
-            note=self._maker.note(members, checked),
+            note=self.maker.note(members, checked),
         )
-        answer: dict[str, object] = {"TrainingJobArn": description.job_arn(self._region, job.name)}
+        answer: dict[str, object] = {"TrainingJobArn": description.job_arn(self.region, job.name)}
         if not self._is_new(job):
             return answer
-        if self._store.signature_used(caller.signature):
+        if self.store.signature_used(caller.signature):
             raise ServiceError(
                 "InvalidSignatureException", "This request has been used; it created a job that is gone."
             )
-        self._maker.check_places(members, self._region)
-        waiting = len(self._store.in_phase(Phase.QUEUED))
-        if waiting >= self._most_queued:
-            limit = f"The account-level service limit 'jobs that wait' is {self._most_queued} Jobs, with current"
+        self.maker.check_places(members, self.region)
+        waiting = len(self.store.in_phase(Phase.QUEUED))
+        if waiting >= self.most_queued:
+            limit = f"The account-level service limit 'jobs that wait' is {self.most_queued} Jobs, with current"
             words = f"{limit} utilization of {waiting} Jobs and a request delta of 1 Jobs."
             raise ServiceError("ResourceLimitExceeded", words)
         try:
-            self._store.add(job, caller.signature)
+            self.store.add(job, caller.signature)
         except NameTaken:  # by another request, just now
             if self._is_new(job):
                 raise
             return answer
-        self._queue.notice()
+        self.queue.notice()
         return answer
 
     def _is_new(self, job: StoredJob) -> bool:
@@ -231,24 +224,24 @@ class TrainingJobs:
         Raises:
             ServiceError: another job has its name.
         """
-        there = self._store.find(job.name)
+        there = self.store.find(job.name)
         if there is None:
             return True
         if job.attempt and (there.attempt, there.request, there.tags) == (job.attempt, job.request, job.tags):
             return False
         text = "Training job names must be unique within an AWS account and region, and a training job with this name"
-        raise ServiceError("ResourceInUse", f"{text} already exists ({description.job_arn(self._region, job.name)})")
+        raise ServiceError("ResourceInUse", f"{text} already exists ({description.job_arn(self.region, job.name)})")
 
     def describe(self, members: Members, _: Caller) -> Mapping[str, object]:
         """DescribeTrainingJob."""
-        found = self._runs.describe(self._find(members))
+        found = self.runs.describe(self._find(members))
         return {name: value for name, value in found.items() if name != "SessionChainingConfig"}
 
     def list(self, members: Members, caller: Caller) -> dict[str, object]:
         """ListTrainingJobs, the newest first unless it says otherwise: those of the caller."""
         keeps = _filter(members)
-        owned = (job for job in self._store.all() if caller.owns(job.name))
-        lines = (description.summary(self._runs.describe(job)) for job in owned)
+        owned = (job for job in self.store.all() if caller.owns(job.name))
+        lines = (description.summary(self.runs.describe(job)) for job in owned)
         found = [line for line in lines if keeps(line)]
         key = _SORTED[str(members.get("SortBy", "CreationTime"))]
         order = str(members.get("SortOrder", "Descending"))
@@ -261,12 +254,9 @@ class TrainingJobs:
     def stop(self, members: Members, _: Caller) -> dict[str, object]:
         """StopTrainingJob. One that is being stopped already is no error."""
         job = self._find(members)
-        status = self._runs.describe(job)["TrainingJobStatus"]
-        if status in description.ENDED:
-            words = f"The request was rejected because the training job is in status {status}."
-            raise ServiceError(INVALID, words)
-        self._runs.stop(job)
-        self._queue.notice()
+        self._require(job, INVALID, ended=False)
+        self.runs.stop(job)
+        self.queue.notice()
         return {}
 
     def delete(self, members: Members, _: Caller) -> dict[str, object]:
@@ -276,20 +266,23 @@ class TrainingJobs:
         signature. So the job is there until that second is over: who creates it after this answer signs another one.
         """
         job = self._find(members)
-        status = self._runs.describe(job)["TrainingJobStatus"]
-        if status not in description.ENDED:
-            words = f"The request was rejected because the training job is in status {status}."
-            raise ServiceError("ResourceInUse", words)
+        self._require(job, "ResourceInUse", ended=True)
         time.sleep(max(0.0, min(_SIGNED_ALIKE, job.created + _SIGNED_ALIKE - time.time())))
-        self._runs.forget(job)
+        self.runs.forget(job)
         return {}
 
     def list_tags(self, members: Members, _: Caller) -> dict[str, object]:
         """ListTags: all of them at once."""
-        return {"Tags": _tags(self._of_arn(members).tags)}
+        return {"Tags": [{"Key": key, "Value": value} for key, value in self._of_arn(members).tags.items()]}
+
+    def _require(self, job: StoredJob, code: str, *, ended: bool) -> None:
+        """Refuses what is asked of a job that has ended, or has not."""
+        status = self.runs.describe(job)["TrainingJobStatus"]
+        if (status in description.ENDED) is not ended:
+            raise ServiceError(code, f"The request was rejected because the training job is in status {status}.")
 
     def _find(self, members: Members) -> StoredJob:
-        job = self._store.find(str(members["TrainingJobName"]))
+        job = self.store.find(str(members["TrainingJobName"]))
         if job is None:
             raise ServiceError(INVALID, _NOT_FOUND)
         return job
@@ -298,7 +291,7 @@ class TrainingJobs:
         found = _ARN.fullmatch(str(members["ResourceArn"]))
         if found is not None and found[1] != "training-job":
             raise ServiceError(INVALID, f"headrace serve keeps tags of training jobs, not of a {found[1]}")
-        job = self._store.find(found[2]) if found else None
+        job = self.store.find(found[2]) if found else None
         if job is None:
             raise ServiceError(INVALID, _NOT_FOUND)
         return job
@@ -308,10 +301,6 @@ def _named(members: Members) -> str:
     """Returns the name of the job that a request is about; empty when it is about none, or looked for elsewhere."""
     arn = _ARN.fullmatch(str(members.get("ResourceArn", "")))
     return str(members.get("TrainingJobName", "")) or (arn[2] if arn is not None else "")
-
-
-def _tags(tags: Mapping[str, str]) -> list[dict[str, str]]:
-    return [{"Key": key, "Value": value} for key, value in tags.items()]
 
 
 def _filter(members: Members) -> Callable[[Mapping[str, object]], bool]:

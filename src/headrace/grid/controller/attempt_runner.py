@@ -319,10 +319,11 @@ CopiesIn = Callable[[str], Mapping[str, str]]
 """Place of each whole copy in a region, by the place of the data."""
 
 
+@dataclass(eq=False)
 class AttemptRunner:
     """See the module.
 
-    Args:
+    Attributes:
         journal: of the grid.
         jobs: of its lines; None for a controller that only stops.
         retry: what is tried again.
@@ -332,26 +333,18 @@ class AttemptRunner:
         trouble: is told what people must know of a line: its key, and words.
     """
 
-    def __init__(
-        self,
-        journal: Journal,
-        jobs: LineJobs | None,
-        retry: Retry,
-        regions: Callable[[str], Sequence[tuple[str, tuple[CopyRecord, ...]]]],
-        copies_in: CopiesIn,
-        instant: Instant,
-        trouble: Callable[[str, str], object],
-    ) -> None:
-        self._journal = journal
-        self._jobs = jobs
-        self._retry = retry
-        self._regions = regions
-        self._copies_in = copies_in
-        self._instant = instant
-        self._trouble = trouble
+    journal: Journal
+    jobs: LineJobs | None
+    retry: Retry
+    regions: Callable[[str], Sequence[tuple[str, tuple[CopyRecord, ...]]]]
+    copies_in: CopiesIn
+    instant: Instant
+    trouble: Callable[[str, str], object]
+
+    def __post_init__(self) -> None:
         self._runs: dict[str, StartedRun] = {}
         self._metrics: dict[str, tuple[MetricFollower, ReachedRungs | None]] = {}  # of the runs of lines, by key
-        objective = jobs.file.objective if jobs else None
+        objective = self.jobs.file.objective if self.jobs else None
         self._missing = MissingMetric(objective.metric) if objective else None
 
     def start(self, line: LineRecord) -> RetryCause | None:
@@ -369,10 +362,10 @@ class AttemptRunner:
             job = self._job(line.key, name, line.region, line.engine)
             request = request_digest(job, line.engine)
         except (HeadraceError, OSError) as error:
-            self._journal.close_lines({line.key: (LineState.FAILED, _words(error))})
+            self.journal.close_lines({line.key: (LineState.FAILED, _words(error))})
             return None
         attempt = AttemptRecord(number, name, line.engine, line.region, request, AttemptState.INTENDED, time.time())
-        self._journal.intend(line.key, attempt)
+        self.journal.intend(line.key, attempt)
         return self._launch(_with(line, attempt), attempt, job)
 
     def resolve(self, line: LineRecord, stopping: str) -> RetryCause | None:
@@ -396,16 +389,16 @@ class AttemptRunner:
         if job is not None and not stopping:
             return self._launch(line, attempt, job)
         try:
-            self._instant("before find")
+            self.instant("before find")
             found = find_attempt(attempt.job_name, attempt.engine, attempt.request)
-            self._instant("after find")
+            self.instant("after find")
         except (HeadraceError, OSError) as error:
             return self._not_started(line, attempt, error)
         if found is not None:
             self._has_run(line.key, attempt, StartedRun(found, adopted=True))
             return None
         ended = failed_attempt(attempt, NEVER_STARTED, time.time())
-        self._journal.ended(line.key, ended, LineState.STOPPED if stopping else LineState.WAITING, reason=stopping)
+        self.journal.ended(line.key, ended, LineState.STOPPED if stopping else LineState.WAITING, reason=stopping)
         return None
 
     def look(self, line: LineRecord, stopping: str, costs: bool) -> float | None:
@@ -443,11 +436,11 @@ class AttemptRunner:
         """Asks the run of a line to stop. What cannot be asked now is told, and is asked again later."""
         attempt = line.attempts[-1]
         try:
-            self._instant("before stop")
+            self.instant("before stop")
             engines.stop(self._run_of(line.key, attempt).run)
-            self._instant("after stop")
+            self.instant("after stop")
         except (HeadraceError, OSError) as error:
-            self._trouble(line.key, f"not stopped yet: {_words(error)}")
+            self.trouble(line.key, f"not stopped yet: {_words(error)}")
 
     def release(self) -> None:
         """Waits for the processes of runs that are over."""
@@ -458,9 +451,9 @@ class AttemptRunner:
     def _read_metrics(self, line: LineRecord, run: Run, may_stop: bool) -> None:
         """Tells of an objective's metric that runs do not log. Writes down how a line stands at each rung that it has
         reached, up to the one at which it is stopped."""
-        if self._jobs is None or self._jobs.file.objective is None or self._missing is None:
+        if self.jobs is None or self.jobs.file.objective is None or self._missing is None:
             return
-        rule, objective = self._jobs.file.early_stop, self._jobs.file.objective
+        rule, objective = self.jobs.file.early_stop, self.jobs.file.objective
         judge_it = rule is not None and line.early_stop is None and not is_past_last(rule, line.rungs)
         if self._missing.settled and not judge_it:
             self._metrics.pop(line.key, None)
@@ -471,48 +464,48 @@ class AttemptRunner:
         follower, rungs = self._metrics[line.key]
         records = list(follower.poll())
         if words := self._missing.take(run.id, records):
-            self._trouble(line.key, words)
+            self.trouble(line.key, words)
         if rule is None or rungs is None or not judge_it:
             return
         for step, value in rungs.take(records):
             judge = partial(judged, step, value, goal=objective.goal, factor=rule.factor, may_stop=may_stop)
-            rung = self._journal.reached(line.key, step, judge)
+            rung = self.journal.reached(line.key, step, judge)
             if rung is not None and rung.stopped:
                 return
 
     def _job(self, key: str, name: str, region: str, engine: str) -> Job:
-        assert self._jobs is not None
-        return self._jobs.job(key, name, region, engine, self._copies_in(region))
+        assert self.jobs is not None
+        return self.jobs.job(key, name, region, engine, self.copies_in(region))
 
     def _resolved_job(self, line: LineRecord, attempt: AttemptRecord) -> Job | None:
         """Returns the job of an attempt that was written down; None when the grid's file makes another one now."""
-        if self._jobs is None or not line.in_file:
+        if self.jobs is None or not line.in_file:
             return None
         job = self._job(line.key, attempt.job_name, attempt.region, attempt.engine)
         return job if request_digest(job, attempt.engine) == attempt.request else None
 
     def _launch(self, line: LineRecord, attempt: AttemptRecord, job: Job) -> RetryCause | None:
         try:
-            self._instant("before start")
+            self.instant("before start")
             started = start_or_adopt(job, attempt.engine, attempt.request)
-            self._instant("after start")
+            self.instant("after start")
         except (HeadraceError, OSError) as error:
             return self._not_started(line, attempt, error)
         if started.adopted:
-            self._trouble(line.key, f"takes up {started.run.id}, which is there already")
+            self.trouble(line.key, f"takes up {started.run.id}, which is there already")
         self._has_run(line.key, attempt, started)
         return None
 
     def _has_run(self, key: str, attempt: AttemptRecord, started: StartedRun) -> None:
         self._runs[key] = StartedRun(_asking(started.run.paths, ASK_SECONDS), started.adopted, started.handle)
         began = started.run.header.created if started.adopted else time.time()
-        self._journal.started(key, attempt.number, started.run.id, began)
+        self.journal.started(key, attempt.number, started.run.id, began)
 
     def _not_started(self, line: LineRecord, attempt: AttemptRecord, error: Exception) -> RetryCause | None:
         failure = failure_of_start(error)
         kind = CauseKind.INSTANCE_NOT_STARTED if failure is RetryCause.CAPACITY else CauseKind.ENGINE_FAILED
         cause = Cause(kind, _words(error), infrastructure=failure is not None)
-        self._trouble(line.key, cause.detail)
+        self.trouble(line.key, cause.detail)
         self._end(line, failed_attempt(attempt, cause, time.time()), failure, stopping="")
         return failure
 
@@ -521,14 +514,14 @@ class AttemptRunner:
         self._metrics.pop(line.key, None)
         if state is LineState.FAILED and not stopping:
             if lost_at_start(ended):
-                self._journal.ended(line.key, ended, LineState.WAITING)
+                self.journal.ended(line.key, ended, LineState.WAITING)
                 return
-            there = dict(self._regions(line.key))
-            again = next_try(_with(line, ended), failure, self._retry, tuple(there), now)
+            there = dict(self.regions(line.key))
+            again = next_try(_with(line, ended), failure, self.retry, tuple(there), now)
             if again is not None:
                 region = None if again.region == line.region else again.region
                 copies = () if region is None else there[region]
-                self._journal.ended(
+                self.journal.ended(
                     line.key, ended, LineState.WAITING, not_before=again.not_before, region=region, copies=copies
                 )
                 return
@@ -536,7 +529,7 @@ class AttemptRunner:
         if state is LineState.STOPPED and line.early_stop is not None:
             state, stopping = LineState.STOPPED_EARLY, str(line.early_stop)
         reason = "" if state in (LineState.COMPLETED, LineState.FAILED) else stopping
-        self._journal.ended(line.key, ended, state, reason=reason)
+        self.journal.ended(line.key, ended, state, reason=reason)
 
     def _run_of(self, key: str, attempt: AttemptRecord) -> StartedRun:
         if key not in self._runs:

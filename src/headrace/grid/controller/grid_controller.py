@@ -32,21 +32,23 @@ PROGRESS_SECONDS = 2.0
 """Between two writes of how far a copy has come."""
 
 
+@dataclass(eq=False)
 class GridCopying:
     """Copies for one grid. Its methods may be called by several threads.
 
-    Args:
+    Attributes:
         journal: of the grid.
         jobs: of its lines.
         owner: who pays: the grid, and when it was started.
         changed: is told of each copy that has changed.
     """
 
-    def __init__(self, journal: Journal, jobs: LineJobs, owner: str, changed: Callable[[CopyRecord], object]) -> None:
-        self._journal = journal
-        self._jobs = jobs
-        self._owner = owner
-        self._changed = changed
+    journal: Journal
+    jobs: LineJobs
+    owner: str
+    changed: Callable[[CopyRecord], object]
+
+    def __post_init__(self) -> None:
         self._stop = threading.Event()
 
     def pause(self, paused: bool) -> None:
@@ -84,8 +86,8 @@ class GridCopying:
 
     def _made(self, record: CopyRecord) -> CopyRecord:
         """Makes a copy, and returns its record."""
-        file, where = self._jobs.file, (record.place, record.source, record.region)
-        with plan_grid_copy(*where, file.placement, self._jobs.template, file.in_regions, self._owner) as action:
+        file, where = self.jobs.file, (record.place, record.source, record.region)
+        with plan_grid_copy(*where, file.placement, self.jobs.template, file.in_regions, self.owner) as action:
             there = replace(record, target=action.target, bytes_total=action.bytes)
             told = [time.monotonic()]
 
@@ -98,8 +100,8 @@ class GridCopying:
         return replace(there, state=CopyState.DONE, bytes_done=result.bytes, ended=time.time(), cost=result.cost)
 
     def _note(self, record: CopyRecord) -> None:
-        self._journal.copied(record)
-        self._changed(record)
+        self.journal.copied(record)
+        self.changed(record)
 
 
 COPIES_AT_ONCE = 2
