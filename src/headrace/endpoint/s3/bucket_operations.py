@@ -148,22 +148,13 @@ class KeyListing:
 
 def _from(names: list[bytes], prefix: bytes, after: bytes) -> Iterator[bytes]:
     """Yields the names that can lead to keys which begin with `prefix` and come after `after`."""
-    begin = max(prefix, after)
-    outer, slash, _ = begin.partition(b"/")
-    inner, divided, _ = prefix.partition(b"/")
-    at = bisect_left(names, outer + slash)
-    while at < len(names):
+    outer, slash, _ = max(prefix, after).partition(b"/")
+    for at in range(bisect_left(names, outer + slash), len(names)):
         name = names[at]
-        if divided:
-            if name > inner + divided:
-                return
-            if name == inner + divided:
-                yield name
-        elif name.startswith(prefix):
+        if name.startswith(prefix) or (name.endswith(b"/") and prefix.startswith(name)):
             yield name
         elif name > prefix:
             return
-        at += 1
 
 
 def _read(path: bytes) -> Iterator[bytes]:

@@ -33,7 +33,6 @@ from headrace.endpoint.s3.s3_request import (
     moment,
     number,
     shown_key,
-    stated_checksums,
 )
 from headrace.endpoint.s3.upload_body import (
     COMPOSITE,
@@ -46,6 +45,7 @@ from headrace.endpoint.s3.upload_body import (
     make_digest,
     of_parts,
     receive,
+    stated_checksums,
 )
 from headrace.endpoint.wire.requests import Members
 

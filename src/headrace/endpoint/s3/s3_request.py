@@ -11,7 +11,6 @@ from headrace.endpoint.auth.job_rights import JobRights
 from headrace.endpoint.http.http_message import HttpRequest
 from headrace.endpoint.s3.object_store import KEY_BYTES, Known, ObjectInfo
 from headrace.endpoint.s3.s3_errors import S3Error
-from headrace.endpoint.s3.upload_body import HEADER
 from headrace.endpoint.wire.requests import Members
 
 KEPT = ("CacheControl", "ContentDisposition", "ContentEncoding", "ContentLanguage", "ContentType", "Expires")
@@ -57,12 +56,6 @@ def checksums_of(known: Known) -> dict[str, str]:
     """Returns the members that show an object's checksums."""
     members = {f"Checksum{name.upper()}": value for name, value in known.checksums.items()}
     return members | ({"ChecksumType": known.kind} if members else {})
-
-
-def stated_checksums(http: HttpRequest) -> dict[str, str]:
-    """Returns the checksums that stand in the head of a request: algorithm to value."""
-    names = {name.lower().removeprefix(HEADER) for name, _ in http.headers if name.lower().startswith(HEADER)}
-    return {name: http.headers[HEADER + name] for name in names - {"type", "mode", "algorithm"}}
 
 
 def kept_members(members: Members) -> dict[str, object]:

@@ -26,6 +26,7 @@ from headrace.errors import UsageError
 from headrace.install_hint import install_hint
 
 HEADER = "x-amz-checksum-"
+_NO_ALGORITHMS = {"type", "mode", "algorithm"}  # what else such a header may be about
 FULL, COMPOSITE = "FULL_OBJECT", "COMPOSITE"
 
 
@@ -297,12 +298,17 @@ def receive_small(request: HttpRequest, limit: int) -> bytes:
         os.close(memory)
 
 
+def stated_checksums(http: HttpRequest) -> dict[str, str]:
+    """Returns the checksums that stand in the head of a request: algorithm to value."""
+    names = {name.lower().removeprefix(HEADER) for name, _ in http.headers if name.lower().startswith(HEADER)}
+    return {name: http.headers[HEADER + name] for name in names - _NO_ALGORITHMS}
+
+
 def _announced(request: HttpRequest) -> set[str]:
     """Returns the algorithms of the checksums that come with an upload, before or after its bytes."""
-    names = {name.lower() for name, _ in request.headers}
-    names |= {each.strip().lower() for each in request.headers.get("x-amz-trailer").split(",")}
-    found = {name.removeprefix(HEADER) for name in names if name.startswith(HEADER)}
-    return found - {"type", "mode", "algorithm"}
+    trailers = (each.strip().lower() for each in request.headers.get("x-amz-trailer").split(","))
+    later = {each.removeprefix(HEADER) for each in trailers if each.startswith(HEADER)}
+    return {*stated_checksums(request)} | (later - _NO_ALGORITHMS)
 
 
 def _memory(size: int) -> memoryview:
