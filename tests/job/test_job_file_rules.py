@@ -337,6 +337,24 @@ BETWEEN_KEYS = [
         7,
         ["is required in a job with several groups; they are 'data', 'dnn'"],
     ),
+    (  # null is no list of groups
+        TWO + "distribution: {torch_distributed: {enabled: true}, instance_groups: null}",
+        "distribution.instance_groups",
+        7,
+        ["is required in a job with several groups; they are 'data', 'dnn'"],
+    ),
+    (
+        TWO + "data_service: {feed: null, instance_groups: [data]}",
+        "data_service.instance_groups",
+        7,
+        ["names groups while no data service is enabled"],
+    ),
+    (  # what is wrong by itself is named, and not what would follow from it
+        TWO + "data_service: {feed: 5, instance_groups: [data]}",
+        "data_service.feed",
+        7,
+        ["must be a mapping"],
+    ),
     (
         TWO + "distribution:\n  instance_groups: [dnn]",
         "distribution.instance_groups",

@@ -238,6 +238,22 @@ def matching(rule: str, pattern: str, sizes: tuple[int, int] | None = None, hint
     return BeforeValidator(check)
 
 
+def parsed(rule: str, parse: Callable[[str], object]) -> BeforeValidator:
+    """Makes the check of a text that `parse` can read; it raises ValueError for others. Whole numbers count as text."""
+
+    def check(value: object) -> str:
+        text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+        try:
+            if not isinstance(text, str):
+                raise ValueError
+            parse(text)
+        except ValueError:
+            raise broken(rule) from None
+        return text
+
+    return BeforeValidator(check)
+
+
 def trimmed(low: int, high: int) -> BeforeValidator:
     """Makes the check of one line without blanks at its ends."""
     return matching("must not begin or end with a blank", r"(?:\S(?:.*\S)?)?", (low, high))
@@ -299,15 +315,6 @@ def _command(value: object) -> object:
     return items
 
 
-def _bandwidth(value: object) -> str:
-    text = text_of(value)
-    try:
-        parse_bandwidth(text)
-    except ValueError:
-        raise broken("must be a bandwidth such as '200mbit': a number and kbit, mbit or gbit, at least 8kbit") from None
-    return text
-
-
 def _flag(value: object) -> bool:
     if not isinstance(value, bool):
         raise broken("must be true or false")
@@ -320,21 +327,6 @@ def _workers(value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise broken("must be 'auto' or a whole number that is at least 1")
     return value
-
-
-def _id_set(what: str) -> Callable[[object], str]:
-    def check(value: object) -> str:
-        # YAML reads one id as a number.
-        text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-        try:
-            if not isinstance(text, str):
-                raise ValueError
-            parse_cpu_set(text)
-        except ValueError:
-            raise broken(f"must be {what} ids and ranges, such as '0-3,5'") from None
-        return text
-
-    return check
 
 
 class _OneOf:
@@ -414,12 +406,13 @@ Region = Annotated[str, BeforeValidator(_region_of(known_regions, "a region of A
 PricedRegion = Annotated[str, BeforeValidator(_region_of(prices.regions, "a region whose prices are known"))]
 StopGrace = Annotated[float, number("must be a number of seconds, 0 to 3600", lambda value: 0 <= value <= 3600)]
 _IDS = WithJsonSchema({"type": ["string", "integer"]})  # YAML reads one id as a number
-CpuSet = Annotated[str, BeforeValidator(_id_set("CPU")), _IDS]
-GpuSet = Annotated[str, BeforeValidator(_id_set("GPU")), _IDS]
+CpuSet = Annotated[str, parsed("must be CPU ids and ranges, such as '0-3,5'", parse_cpu_set), _IDS]
+GpuSet = Annotated[str, parsed("must be GPU ids and ranges, such as '0-3,5'", parse_cpu_set), _IDS]
 CpuShare = Annotated[float, number("must be a number above 0", lambda value: 0 < value < math.inf)]
 Isolation = Annotated[Literal["auto", "none", "shared_network", "namespace"], one_of]
 Limits = Annotated[Literal["auto", "none"], one_of]
-Bandwidth = Annotated[str, BeforeValidator(_bandwidth)]
+_BANDWIDTH = "must be a bandwidth such as '200mbit': a number and kbit, mbit or gbit, at least 8kbit"
+Bandwidth = Annotated[str, parsed(_BANDWIDTH, parse_bandwidth)]
 _LOOPBACK = "must be the first three octets of a loopback address, such as '127.0.1'"
 AddressPrefix = Annotated[str, matching(_LOOPBACK, rf"127\.{_OCTET}\.{_OCTET}")]
 Port = Annotated[int, whole(1, 65535)]

@@ -195,22 +195,20 @@ def examine(model: type[BaseModel], data: Mapping[str, object]) -> list[Finding]
     return []
 
 
-def fitting(model: type[M], data: Mapping[str, object]) -> M:
-    """Returns data as their model, as far as they fit: a value that is wrong, or required and missing, is None, a list
-    or mapping has what fits of it. `model_fields_set` has all keys that are given, wrong and unknown ones too.
+def fitting(model: type[M], data: object) -> M:
+    """Returns data as their model, as far as they fit: a value that is wrong, or required and missing, is None, and so
+    is an item of a list. `model_fields_set` has all keys that are given, wrong and unknown ones too.
     """
+    mapping = data if isinstance(data, Mapping) else {"": data}
     names, values = _names(model), dict[str, object]()
-    extra = {*data} if model.model_config.get("extra") == "allow" else set()
-    for key, value in data.items():
+    for key, value in mapping.items():
         info = model.model_fields.get(names.get(key, ""))
         if info is not None:
-            default = info.get_default(call_default_factory=True)
-            fit = _fit(info.rebuild_annotation(), value)
-            values[names[key]] = default if fit is None and isinstance(default, (BaseModel, tuple, dict)) else fit
-        elif key in extra:
+            values[names[key]] = _fit(info.rebuild_annotation(), value)
+        elif key and model.model_config.get("extra") == "allow":
             values[key] = value
     missing = {name: None for name, info in model.model_fields.items() if info.is_required()}
-    return model.model_construct({names.get(key, key) for key in data}, **{**missing, **values})
+    return model.model_construct({names.get(key, key) for key in mapping}, **{**missing, **values})
 
 
 def _fit(annotation: Any, value: object) -> object:
@@ -221,18 +219,16 @@ def _fit(annotation: Any, value: object) -> object:
         pass
     while get_origin(annotation) in (Annotated, Union, UnionType):
         annotation = get_args(annotation)[0]
-    if get_origin(annotation) is dict and isinstance(value, Mapping):
-        return {key: _fit_item(get_args(annotation)[1], item) for key, item in value.items()}
-    if get_origin(annotation) is tuple and isinstance(value, (list, tuple, Mapping)):
-        items = [value] if isinstance(value, Mapping) else value
-        return tuple(_fit_item(get_args(annotation)[0], item) for item in items)
+    if get_origin(annotation) is dict:
+        items = value if isinstance(value, Mapping) else {}
+        return {key: _fit(get_args(annotation)[1], item) for key, item in items.items()}
+    if (
+        get_origin(annotation) is tuple
+    ):  # one distribution is written as itself; what is no list has an item that is wrong
+        listed = value if isinstance(value, (list, tuple)) else [value if isinstance(value, Mapping) else None]
+        return tuple(_fit(get_args(annotation)[0], item) for item in listed)
     part = _model_in(annotation)
-    return fitting(part, value) if part and isinstance(value, Mapping) else None
-
-
-def _fit_item(annotation: Any, item: object) -> object:
-    fit, part = _fit(annotation, item), _model_in(annotation)
-    return fitting(part, {}) if part and fit is None else fit
+    return fitting(part, value) if part is not None else None
 
 
 @functools.cache

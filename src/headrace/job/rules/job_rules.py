@@ -106,7 +106,7 @@ def data_hosts(job: Structure) -> Iterator[Finding]:
             yield Finding((*where, key), message, show(count), "raise instance_count: it is the most that there may be")
     trains = set((job.completion and job.completion.instance_groups) or ())
     trains.update(name for world in job.distribution for name in world.instance_groups or ())
-    for name in names:
+    for name in filter(None, names):
         if name in trains or not counts.keys() - set(names):
             yield Finding(where, f"is for hosts that only make batches, and {name!r} trains")
     for name, channel in job.inputs.items():
@@ -133,7 +133,7 @@ def budget(job: Structure) -> Iterator[Finding]:
 def program(job: Structure) -> Iterator[Finding]:
     """There is something to run, in one form, and code where it is needed."""
     given = job.model_fields_set
-    alone = [group for group in job.instance_groups if "entry_point" not in group.model_fields_set]
+    alone = [group for group in job.instance_groups if group.entry_point is None]
     if {"command", "entry_point"} <= given:
         yield Finding(("command",), "cannot be used together with entry_point", hint="keep one of the two")
     elif not given & {"command", "entry_point", "image_uri"} and (alone or not job.instance_groups):
@@ -296,7 +296,7 @@ def _cycle(start: str, waits: Mapping[str, Sequence[str]]) -> list[str]:
 def channels(job: Structure) -> Iterator[Finding]:
     """All channels name groups, or none does; no two have one variable SM_CHANNEL_*."""
     with_groups = [name for name, channel in job.inputs.items() if channel.instance_groups is not None]
-    without = [name for name, channel in job.inputs.items() if channel.model_fields_set and name not in with_groups]
+    without = [name for name in job.inputs if name not in with_groups]
     variables: dict[str, str] = {}
     for name in job.inputs:
         variable = f"SM_CHANNEL_{name.upper()}"
@@ -349,7 +349,7 @@ def distribution(job: Structure) -> Iterator[Finding]:
         elif not world.ways and world.instance_groups is not None and _is_off(world):
             hint = "write torch_distributed: {enabled: true}, or leave distribution out"
             yield Finding(where, NOTHING_ENABLED, show([*world.instance_groups]), hint, code="ValueError")
-        elif world.ways and "instance_groups" not in world.model_fields_set and len(groups) > 1:
+        elif world.ways and world.instance_groups is None and len(groups) > 1:
             yield Finding(where, f"is required in a job with several groups; they are {quoted(groups)}")
         elastic = world.torch_distributed and world.torch_distributed.elastic
         total = sum(counts.get(name, 0) for name in world.instance_groups or counts)
@@ -379,17 +379,17 @@ def one_world_a_group(job: Structure) -> Iterator[Finding]:
 def data_service(job: Structure) -> Iterator[Finding]:
     """A data service that has groups is enabled, and one that is enabled has groups."""
     section, where = job.data_service, ("data_service", "instance_groups")
-    ways = section.model_fields_set - {"instance_groups"}
-    switches = {way: getattr(getattr(section, way, None), "enabled", None) for way in ways}
-    enabled = [way for way, switch in switches.items() if switch]
+    services = [service for service in (section.feed, section.tf_data) if service is not None]
+    enabled = [service for service in services if service.enabled]
+    unknown = section.model_fields_set - type(section).model_fields.keys()
     if len(enabled) > 1:
         message = "feed and tf_data cannot be used together"
         yield Finding(("data_service", "tf_data"), message, hint="keep one: feed for PyTorch, tf_data for TensorFlow")
-    if section.instance_groups is not None and all(switch is False for switch in switches.values()):
+    if section.instance_groups is not None and not unknown and all(service.enabled is False for service in services):
         today = "write feed: {enabled: true} or tf_data: {enabled: true}, or leave data_service out"
         message = "names groups while no data service is enabled"
         yield Finding(where, message, show([*section.instance_groups]), today)
-    elif enabled and "instance_groups" not in section.model_fields_set and len(group_names(job)) > 1:
+    elif enabled and section.instance_groups is None and len(group_names(job)) > 1:
         yield Finding(where, f"is required in a job with several groups; they are {quoted(group_names(job))}")
 
 

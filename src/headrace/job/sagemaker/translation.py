@@ -507,15 +507,11 @@ def _strategies(job: Job) -> dict[str, object]:
         return {}
     world = job.distribution[0]
     result: dict[str, object] = {}
+    by_horovod = world.horovod is not None and "mpi" not in world.model_fields_set
     for name, path in STRATEGIES.items():
-        value = _explicit(world, path)
+        value = _explicit(world, ("horovod", *path[1:]) if by_horovod and path[0] == "mpi" else path)
         if value is not None:
             result[name] = _plain(value)
-    if world.horovod is not None and "mpi" not in world.model_fields_set:
-        for name, path in STRATEGIES.items():
-            value = _explicit(world, ("horovod", *path[1:])) if path[0] == "mpi" else None
-            if value is not None:
-                result[name] = value
     if world.instance_groups and not each_group_alone(job):
         result[GROUPS] = list(world.instance_groups)
     return result
