@@ -329,9 +329,8 @@ class SimulatedPool(WorkerPool):
         while self._events:  # descriptors that are on their way
             _, _, action = heapq.heappop(self._events)
             for cell in action.__closure__ or ():
-                if isinstance(cell.cell_contents, list):
-                    for descriptor in cell.cell_contents:
-                        os.close(descriptor)
+                if isinstance(cell.cell_contents, Descriptors):
+                    cell.cell_contents.close()
         self._workers.clear()
 
 

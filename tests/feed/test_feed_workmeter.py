@@ -139,7 +139,7 @@ def test_outside_a_job_nothing_is_measured(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     with DataLoader(feed_data.Noise(16), batch_size=4, num_workers=1) as loader:
         list(loader)
-        assert loader._worker_pool()._work is None  # type: ignore[attr-defined]
+        assert not loader._worker_pool()._work.measures  # type: ignore[attr-defined]
     assert list(tmp_path.iterdir()) == []
 
 

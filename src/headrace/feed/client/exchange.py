@@ -17,11 +17,11 @@ from headrace.feed.client.assembly import Assembly
 from headrace.feed.client.policy import BatchSkipped, Policy, PurityWarning, SessionStats
 from headrace.feed.client.scheduler import Schedule
 from headrace.feed.client.shard_placement import LayoutProbe, ShardPlacement
-from headrace.feed.client.verifier import Check, Numerics, Verifier
+from headrace.feed.client.verifier import Check, Verifier
 from headrace.feed.client.work_units import Bundle, Request, Slice
 from headrace.feed.client.worker_pool import Arrival, Worker, WorkerPool, WorkerState
 from headrace.feed.identifiers import WorkerNumber
-from headrace.feed.pipelines.fingerprint import kind_of
+from headrace.feed.pipelines.fingerprint import differences, kind_of
 from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.plan.shard_map import ShardMap
 from headrace.feed.wire import messages
@@ -110,7 +110,8 @@ class Exchange:
         self._warn = warn
         self._now = worker_pool.now
         self._noted: set[str] = set()
-        self._numerics = Numerics(policy.numerics)
+        self._reference: dict[str, str] | None = None  # how the first worker computes
+        self._numerics_told = False
         self._verifier = Verifier(policy.verify)
         self.placement = ShardPlacement(worker_pool, self.schedule, opening, lambda text: warn(text, UserWarning))
         self._layout_probe = LayoutProbe(self.placement, self.schedule, assembly)
@@ -174,8 +175,7 @@ class Exchange:
     def _cancel(self, requests: Sequence[Request]) -> None:
         for number, owed in itertools.groupby(requests, key=lambda request: request.worker):
             worker = self._worker_pool.worker(number)
-            if worker is not None:
-                worker.link.post(messages.Cancel([request.number for request in owed]), worker.route)
+            worker.link.post(messages.Cancel([request.number for request in owed]), worker.route)
 
     def _link_lost(self, link: Link, why: str) -> None:
         for worker in self._worker_pool.link_lost(link, why, self._now()):
@@ -186,13 +186,19 @@ class Exchange:
     def _ask(self, now: float) -> None:
         self.placement.judge(now)
         self.schedule.lanes.executors = max(self._worker_pool.executors, self.schedule.executors)
-        probe = self._layout_probe.next_row()
-        if probe is not None:
-            self._ask_layout(*probe, now)
+        if (probe := self._layout_probe.next_row()) is not None:
+            number, row = probe
+            request = self._layout_probe.request = self.schedule.ask(number, row, "layout", now)
+            self._send(request, batch_rows(row, self.placement.translation, number), b"", messages.SUM)
         self._worker_pool.held(short=self.ask_slices())
         workers, holds = self.schedule.workers, self.placement.holds
         while (check := self._verifier.next(workers, self.schedule.requested, holds)) is not None:
-            self._ask_check(*check, now)
+            number, first = check
+            made = first.request.message
+            layout = b"" if made.whole else first.done.layout
+            avoid = first.done.executor if number == first.request.worker else -1
+            request = self.schedule.ask(number, first.request.slice, "check", now, first)
+            self._send(request, made.batches, layout, messages.SUM, avoid)
 
     def ask_slices(self) -> bool:
         """Asks for slices while workers have room. Returns whether there is one that there is no memory for."""
@@ -205,8 +211,6 @@ class Exchange:
     def _ask_one(self, number: WorkerNumber, slice_: Slice, now: float) -> bool:
         """Asks a worker for a slice. Returns False when there is no memory for it."""
         worker, bundle = self._worker_pool.worker(number), slice_.bundle
-        if worker is None:
-            return False
         again = bool(slice_.requests)
         if again:
             slab = self._assembly.prepare_spare(slice_)
@@ -229,7 +233,7 @@ class Exchange:
         self._stats.slices += 1
         self._stats.hedges += request.purpose == "hedge"
         batches = batch_rows(slice_, self.placement.translation, number)
-        self._send(worker, request, batches, self._assembly.layout_of(slice_), check)
+        self._send(request, batches, self._assembly.layout_of(slice_), check)
         return True
 
     def _may_check(self, worker: Worker, slice_: Slice) -> bool:
@@ -237,28 +241,8 @@ class Exchange:
             return False  # another worker would have to replay the lane; its beginning says nothing of tokens
         return self._policy.verify > 0 and self.placement.executors(worker, slice_) > 1
 
-    def _ask_check(self, number: WorkerNumber, check: Check, now: float) -> None:
-        worker, made = self._worker_pool.worker(number), check.request.message
-        if worker is not None:
-            request = self.schedule.ask(number, check.request.slice, "check", now, check)
-            layout = b"" if made.whole else check.done.layout
-            avoid = check.done.executor if number == check.request.worker else -1
-            self._send(worker, request, made.batches, layout, messages.SUM, avoid)
-
-    def _ask_layout(self, number: WorkerNumber, row: Slice, now: float) -> None:
-        worker = self._worker_pool.worker(number)
-        if worker is not None:
-            request = self._layout_probe.request = self.schedule.ask(number, row, "layout", now)
-            self._send(worker, request, batch_rows(row, self.placement.translation, number), b"", messages.SUM)
-
     def _send(
-        self,
-        worker: Worker,
-        request: Request,
-        batches: tuple[messages.BatchRows, ...],
-        layout: bytes,
-        check: int,
-        avoid: int = -1,
+        self, request: Request, batches: tuple[messages.BatchRows, ...], layout: bytes, check: int, avoid: int = -1
     ) -> None:
         plan, draw = request.slice.bundle.plan, None
         if request.check is not None:
@@ -269,7 +253,7 @@ class Exchange:
             request.number, self._opening.pipeline, plan.epoch, plan.seed, batches, request.slice.whole, request.slab,
             layout, check, avoid, self._policy.slice_timeout, draw,
         )  # fmt: skip
-        self._worker_pool.request(worker, request.message)
+        self._worker_pool.request(self._worker_pool.worker(request.worker), request.message)
 
     # Answers
 
@@ -295,14 +279,22 @@ class Exchange:
         if not self.placement.opened(worker, message, self._now()):
             return
         worker.numerics = kind_of(message.numerics)
-        admission = self._numerics.opened(worker.name, message.numerics)
-        if admission.warning:
-            self._warn(admission.warning, UserWarning)
-        if admission.used:
-            self._serve(worker)
-        else:
-            self._worker_pool.refuse(worker, admission.warning)
+        if self._reference is None:
+            self._reference = message.numerics
+        different = differences(self._reference, message.numerics)
+        if different and self._policy.numerics == "refuse":
+            reason = f"{worker.name} is not used, it computes with other libraries or another CPU: {different}"
+            self._warn(reason, UserWarning)
+            self._worker_pool.refuse(worker, reason)
             self.placement.refused(worker.number)
+            return
+        if different and not self._numerics_told:
+            self._numerics_told = True
+            self._warn(
+                f"workers compute with different libraries or CPUs, batches may differ in the last bits: {different}",
+                UserWarning,
+            )
+        self._serve(worker)
 
     def _settle_shards(self, now: float) -> None:
         if self.placement.settle(now):

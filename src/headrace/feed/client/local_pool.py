@@ -279,7 +279,7 @@ class LocalPool(WorkerPool):
         loader: str = "",
     ) -> None:
         super().__init__()
-        self._work = WorkMeter(metrics, loader, executors, self.pids) if metrics else None
+        self._work = WorkMeter(metrics or MetricFile(""), loader, executors, self.pids)
         self._size, self._context = executors, context
         self._inputs = inputs._replace(most=max(executors, inputs.most))
         self._owner = os.getpid()
@@ -298,25 +298,21 @@ class LocalPool(WorkerPool):
 
     def request(self, worker: Worker, request: SliceRequest) -> None:
         """See WorkerPool."""
-        if self._work is not None:
-            self._work.asked(worker.number, request)
+        self._work.asked(worker.number, request)
         super().request(worker, request)
 
     def held(self, *, short: bool) -> None:
         """Whether slices wait for memory: then every executor that has nothing to do is blocked."""
-        if self._work is not None:
-            self._work.hold(self._size if short else 0)
+        self._work.hold(self._size if short else 0)
 
     def exchange(self, pause: float) -> list[Arrival]:
         """See WorkerPool."""
         arrivals = super().exchange(pause)
-        if self._work is not None:
-            for arrival in arrivals:
-                worker = self.worker_of(arrival.link, NO_ROUTE)
+        for arrival in arrivals if self._work.measures else ():
+            if (worker := self.worker_of(arrival.link, NO_ROUTE)) is not None:
                 for frame in arrival.frames:
-                    if worker is not None:
-                        self._work.answered(worker.number, frame.message)
-            self._work.tick(self._size)
+                    self._work.answered(worker.number, frame.message)
+        self._work.tick(self._size)
         return arrivals
 
     def end_stuck(self, numbers: Sequence[WorkerNumber], now: float, limit: float) -> int:
@@ -359,8 +355,7 @@ class LocalPool(WorkerPool):
 
     def tuned(self, because: Because, figures: str) -> None:
         """Notes what the number of executors is based on."""
-        if self._work is not None:
-            self._work.because, self._work.because_figures = because, figures
+        self._work.because, self._work.because_figures = because, figures
 
     def release(self, worker: Worker) -> None:
         """Lets an executor go: it ends when its connection is closed, and is waited for later."""
@@ -373,8 +368,7 @@ class LocalPool(WorkerPool):
 
     def _forget(self, worker: Worker) -> None:
         del self._workers[worker.number]
-        if self._work is not None:
-            self._work.lost(worker.number)
+        self._work.lost(worker.number)
 
     def _due(self, now: float) -> int:
         """Returns how many to start now. The others wait for the first one to give something, but not long."""
@@ -456,8 +450,7 @@ class LocalPool(WorkerPool):
     def close(self) -> None:
         """Ends the executors. In a forked child of the owner nothing is touched."""
         if os.getpid() == self._owner:
-            if self._work is not None:
-                self._work.flush()
+            self._work.flush()
             with ExitStack() as stack:  # all of them, also when one cannot be
                 for link in (*(worker.link for worker in self._workers.values()), *self._ending):
                     stack.callback(link.close)

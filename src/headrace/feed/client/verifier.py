@@ -10,13 +10,10 @@ import collections
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from headrace.errors import ShardError
-from headrace.feed.client.policy import NumericsPolicy
 from headrace.feed.client.work_units import Request, WorkerLoad
 from headrace.feed.identifiers import WorkerNumber
-from headrace.feed.pipelines.fingerprint import differences
 from headrace.feed.wire import messages
 from headrace.feed.wire.remote_errors import in_short, kind_of
 from headrace.feed.worker.slices import keys_of
@@ -182,37 +179,3 @@ def _locate(check: Check, done: messages.Done) -> Difference:
     places = [(step, (key,)) for step, keys in batches for key in keys] if check.done.layout else batches
     step, keys = places[min(at, len(places) - 1)]
     return Difference(made.epoch, step, keys)
-
-
-class Admission(NamedTuple):
-    """What becomes of a worker that has opened the pipeline: it is used, or not; and what the user is warned of."""
-
-    used: bool
-    warning: str = ""
-
-
-class Numerics:
-    """What to do about workers that compute with other libraries or instruction sets.
-
-    Args:
-        policy: ``warn``: use them and say so once; ``refuse``: use only those that compute like the first one.
-    """
-
-    def __init__(self, policy: NumericsPolicy) -> None:
-        self._policy = policy
-        self._reference: dict[str, str] | None = None
-        self._warned = False
-
-    def opened(self, name: str, numerics: dict[str, str]) -> Admission:
-        """A worker has opened the pipeline, and sent how it computes."""
-        if self._reference is None:
-            self._reference = dict(numerics)
-        different = differences(self._reference, numerics)
-        if not different:
-            return Admission(used=True)
-        if self._policy == "refuse":
-            text = f"{name} is not used, it computes with other libraries or another CPU: {different}"
-            return Admission(used=False, warning=text)
-        first, self._warned = not self._warned, True
-        text = f"workers compute with different libraries or CPUs, batches may differ in the last bits: {different}"
-        return Admission(used=True, warning=text if first else "")

@@ -166,9 +166,9 @@ class WorkerPool(abc.ABC):
         """Returns the workers that have a connection."""
         return list(self._workers.values())
 
-    def worker(self, number: WorkerNumber) -> Worker | None:
-        """Returns a worker by its number."""
-        return self._workers.get(number)
+    def worker(self, number: WorkerNumber) -> Worker:
+        """Returns a worker that has a connection."""
+        return self._workers[number]
 
     def links(self) -> list[Link]:
         """Returns the connections."""

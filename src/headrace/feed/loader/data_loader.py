@@ -30,7 +30,7 @@ from headrace.feed.loader.device import DeviceBatches, find_device, find_pinning
 from headrace.feed.loader.loader_options import Options, find_shard, samplers_of, warn_of_pass, warn_of_workers
 from headrace.feed.loader.open_sessions import PIPELINE, OpenSessions, job_of, opening_by_name, opening_here
 from headrace.feed.loader.stats import LoaderStats, loader_stats
-from headrace.feed.loader.supply import CountedPass, Inline, Iteration, LaneBatches, LaneMaker, Pass, Served, Supply
+from headrace.feed.loader.supply import CountedPass, Inline, Iteration, LaneBatches, Pass, Served, Supply
 from headrace.feed.metrics.step_meter import StepMeter
 from headrace.feed.pipelines.factory import Pipeline
 from headrace.feed.pipelines.fetch import Built, stacks_rows, standard_collate
@@ -531,8 +531,8 @@ class DataLoader:
             skipped = self._stats.skipped if self._options.policy.on_error == "skip" else None
             return CountedPass(built, progress, begun.end_step, skipped)
         readers = LaneReaders(built.dataset, self.worker_init_fn, shown=self._options.num_shards is not None)
-        make = LaneMaker(built, readers, warn_user, shared=self._planner.world_size > 1)
-        return LaneBatches(built, begun.lanes, progress, self._stats, make)
+        shared = self._planner.world_size > 1
+        return LaneBatches(built, begun.lanes, progress, self._stats, readers, shared=shared)
 
     def _serve(self, begun: PlannedPass, progress: Progress) -> Supply:
         endless, begins = begun.end_step is not None, progress.place != Place(0)

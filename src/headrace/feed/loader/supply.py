@@ -24,7 +24,7 @@ from headrace.feed.pipelines.seeds import PreservedGenerators
 from headrace.feed.plan.bookmark import Bookmark, Place, Progress, Stage
 from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.plan.lane_pass import LaneDraw, LanePart, LanePass
-from headrace.feed.wire.remote_errors import in_short, remote_error
+from headrace.feed.wire.remote_errors import in_short, remote_error, warn_user
 from headrace.feed.worker.lane_reader import LaneFailed, LaneReaders
 
 Made = tuple[Any, int]  # a batch, or what came of a draw, and its rows
@@ -304,20 +304,55 @@ class LaneBatches:
         draws: of the pass.
         progress: of the pass; kept here.
         stats: counters to add to.
-        make: makes in this process what is asked of lanes.
+        readers: of the lanes, where draws are made here.
+        shared: whether other ranks have lanes too.
     """
 
     gives_what_came = False
 
     def __init__(
-        self, built: Built, draws: LanePass, progress: Progress, stats: SessionStats, make: Callable[[BatchPlan], Made]
+        self,
+        built: Built,
+        draws: LanePass,
+        progress: Progress,
+        stats: SessionStats,
+        readers: LaneReaders,
+        *,
+        shared: bool = False,
     ) -> None:
-        self.make = make
+        self._readers, self._noted = readers, set[str]()
+        self._shown = one_rank_shown if shared else contextlib.nullcontext
         self._built, self._draws, self._progress, self._steps = built, draws, progress, draws.steps
         self._stats = stats
         self.epoch, self.slots = draws.epoch, draws.slots
         self._number = 0  # of the next draw
         self.lacking, self.held, self.plans_for = draws.lacking, draws.held, draws.plans_for
+
+    def make(self, plan: BatchPlan) -> Made:
+        """See `Pass`: the outputs of a draw, or the batch that they are."""
+        draw = plan.draw
+        assert draw is not None, "of a lane"
+        with self._shown():
+            return self._make(plan, draw)
+
+    def _make(self, plan: BatchPlan, draw: LaneDraw) -> Made:
+        behind = 1
+        try:
+            while behind:
+                outputs, drawn = self._readers.draw(plan.epoch, plan.seed, draw.request())
+                behind = drawn.behind
+            batch: Any = outputs
+            if outputs and not draw.part:
+                batch = collated(self._built, outputs, (plan.seed, plan.epoch, plan.position))
+        except (LaneFailed, RowFailed) as failed:
+            error = failed.__cause__
+            assert error is not None
+            raise error  # noqa: B904 - the user's own, as it was
+        if drawn.note and drawn.note not in self._noted:
+            self._noted.add(drawn.note)
+            warn_user(drawn.note, UserWarning)
+        draw.answered(drawn)
+        return batch, drawn.rows
 
     def needed(self) -> int | None:
         """See `Pass`. What another rank's state had consumed is made and passed over."""
@@ -408,49 +443,6 @@ class LaneBatches:
             error = failed.__cause__
             assert error is not None
             raise error  # noqa: B904 - the user's own, as it was
-
-
-class LaneMaker:
-    """Makes what is asked of lanes in this process.
-
-    Args:
-        built: the pipeline.
-        readers: of the lanes.
-        warn: called with what the user should know.
-        shared: whether other ranks have lanes too.
-    """
-
-    def __init__(
-        self, built: Built, readers: LaneReaders, warn: Callable[[str, type[Warning]], None], *, shared: bool
-    ) -> None:
-        self._built, self._readers, self._warn = built, readers, warn
-        self._shown = one_rank_shown if shared else contextlib.nullcontext
-        self._noted: set[str] = set()
-
-    def __call__(self, plan: BatchPlan) -> Made:
-        """Returns the outputs of a draw, or the batch that they are. Raises what the dataset raised."""
-        assert plan.draw is not None, "of a lane"
-        with self._shown():
-            return self._make(plan, plan.draw)
-
-    def _make(self, plan: BatchPlan, draw: LaneDraw) -> Made:
-        behind = 1
-        try:
-            while behind:
-                outputs, drawn = self._readers.draw(plan.epoch, plan.seed, draw.request())
-                behind = drawn.behind
-            batch: Any = outputs
-            if outputs and not draw.part:
-                batch = collated(self._built, outputs, (plan.seed, plan.epoch, plan.position))
-        except (LaneFailed, RowFailed) as failed:
-            error = failed.__cause__
-            assert error is not None
-            raise error  # noqa: B904 - the user's own, as it was
-        if drawn.note and drawn.note not in self._noted:
-            self._noted.add(drawn.note)
-            self._warn(drawn.note, UserWarning)
-        draw.answered(drawn)
-        return batch, drawn.rows
 
 
 class Iteration(Iterator[Any]):

@@ -18,13 +18,14 @@ import collections
 import struct
 import time
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import psutil
 
 from headrace.feed.batch.row_layout import decode_layout
 from headrace.feed.metrics.metric_file import MetricFile
 from headrace.feed.wire import messages
+from headrace.feed.wire.framed_connection import FramedConnection
 from headrace.feed_metrics import Because, WorkerSecond
 
 _BUSY = struct.Struct("=QQ")  # microseconds: busy, and of these limited by the receiver's window
@@ -33,22 +34,13 @@ _INFO_BYTES = _BUSY_OFFSET + _BUSY.size
 SHARE_SECONDS = 1.0
 
 
-class Connection(Protocol):
-    """A connection, see `wire.framed_connection`."""
-
-    bytes_sent: int
-
-    def tcp_info(self, size: int) -> bytes:
-        """Returns the kernel's TCP_INFO; empty when the connection is closed."""
-
-
 class LinkUse:
     """Sums over the connections of a server. One that has ended is not kept, also when the sums are never taken."""
 
     def __init__(self) -> None:
-        self._seen: dict[Connection, tuple[int, float]] = {}  # bytes and busy seconds that were added up
+        self._seen: dict[FramedConnection, tuple[int, float]] = {}  # bytes and busy seconds that were added up
         self._sent, self._longest = 0, 0.0
-        self._busy: dict[Connection, float] = {}  # busy seconds when the share was worked out
+        self._busy: dict[FramedConnection, float] = {}  # busy seconds when the share was worked out
         self._share = self._shared_at = 0.0
 
     def share(self, now: float) -> float:
@@ -67,11 +59,11 @@ class LinkUse:
             self._shared_at = now
         return self._share
 
-    def begin(self, connection: Connection) -> None:
+    def begin(self, connection: FramedConnection) -> None:
         """A client has come over TCP."""
         self._seen[connection] = (0, 0.0)
 
-    def end(self, connection: Connection) -> None:
+    def end(self, connection: FramedConnection) -> None:
         """Its connection is closed."""
         if connection in self._seen:
             self._add(connection)
@@ -85,7 +77,7 @@ class LinkUse:
         self._sent, self._longest = 0, 0.0
         return taken
 
-    def _add(self, connection: Connection) -> None:
+    def _add(self, connection: FramedConnection) -> None:
         bytes_before, busy_before = self._seen[connection]
         busy = max(busy_before, busy_seconds(connection.tcp_info(_INFO_BYTES)))
         self._sent += connection.bytes_sent - bytes_before
@@ -243,6 +235,11 @@ class WorkMeter:
         self._requests: dict[int, collections.deque[messages.SliceRequest]] = {}
         self._slices = self._samples = self._bytes = 0
         self._processes: dict[int, tuple[psutil.Process, float]] = {}
+
+    @property
+    def measures(self) -> bool:
+        """Whether there is a file to write to."""
+        return bool(self._file)
 
     def asked(self, executor: int, request: messages.SliceRequest) -> None:
         """An executor was given a slice, behind those that it has."""
