@@ -7,7 +7,6 @@ from __future__ import annotations
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
@@ -96,15 +95,23 @@ def logs(
         else:
             terminal.log(line, timestamps)
 
-    wanted = LogFilter(show, pattern, since, tail)
+    matches, earliest = _compiled(pattern), float("-inf") if since is None else parse_since(since, time.time())
+    first: deque[LogLine] | None = None if tail is None else deque(maxlen=tail)  # of the lines that are there already
 
     def idle() -> None:
-        wanted.caught_up()
+        nonlocal first
+        held, first = first, None
+        for line in held or ():
+            show(line)
         terminal.flush()
 
     every = agent or chosen.name == AGENT
-    lines = run.logs(chosen, follow=follow, on_idle=idle, last=None if pattern else tail)
-    wanted.take(line for line in lines if every or line.stream.name != AGENT)
+    for line in run.logs(chosen, follow=follow, on_idle=idle, last=None if pattern else tail):
+        if (every or line.stream.name != AGENT) and line.t >= earliest and matches.search(line.text):
+            if first is None:
+                show(line)
+            else:
+                first.append(line)
     idle()
     if not (shown or every or pattern or since or tail is not None):
         why = not_started(run.state()) or "no program has written anything"
@@ -464,45 +471,10 @@ def parse_since(text: str, now: float) -> float:
     return (when if when.tzinfo else when.replace(tzinfo=timezone.utc)).timestamp()
 
 
-class LogFilter:
-    """Lets some lines through.
-
-    Args:
-        show: gets the lines that are shown.
-        pattern: regular expression that is searched in the text of a line; empty for every line.
-        since: lines before this time are left out; None for all.
-        tail: of the lines that are there at first, show the last so many only; None for all.
-
-    Raises:
-        UsageError: the pattern is not a regular expression.
-    """
-
-    def __init__(
-        self, show: Callable[[LogLine], None], pattern: str = "", since: str | None = None, tail: int | None = None
-    ) -> None:
-        self._show = show
-        try:
-            self._pattern = re.compile(pattern)
-        except re.error as error:
-            raise UsageError(
-                f"--grep {pattern!r} is not a regular expression: {error}",
-                hint="write \\( for a parenthesis, and so on",
-            ) from None
-        self._since = float("-inf") if since is None else parse_since(since, time.time())
-        self._first: deque[LogLine] | None = None if tail is None else deque(maxlen=tail)
-
-    def take(self, lines: Iterable[LogLine]) -> None:
-        """Takes lines in the order of time."""
-        for line in lines:
-            if line.t < self._since or not self._pattern.search(line.text):
-                continue
-            if self._first is None:
-                self._show(line)
-            else:
-                self._first.append(line)
-
-    def caught_up(self) -> None:
-        """All lines that were there at first have been taken."""
-        first, self._first = self._first, None
-        for line in first or ():
-            self._show(line)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise UsageError(
+            f"--grep {pattern!r} is not a regular expression: {error}", hint="write \\( for a parenthesis, and so on"
+        ) from None
