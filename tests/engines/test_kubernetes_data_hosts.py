@@ -17,7 +17,7 @@ from test_local_data_hosts import DATA, TRAIN
 from headrace import engines
 from headrace.engines.kubernetes.cluster import ROLE, ROLE_OF_RANGE
 from headrace.engines.kubernetes.objects import objects
-from headrace.engines.kubernetes.pod import HOST, PORT, DataPods
+from headrace.engines.kubernetes.pod import HOST, PORT, keep_pod
 from headrace.job import Job
 from headrace.runs import Run, Status
 from headrace.runs.events import DataWorkerLost, FeedReady, HostJoined, HostReleased
@@ -128,4 +128,4 @@ def test_what_the_cluster_refuses_is_an_error_with_its_words(cluster: Kubelet, m
         (folder / name).write_text("train")
     (folder / "ca.crt").write_bytes(cluster.server.authority)
     with pytest.raises(OSError, match="refused"):
-        DataPods({"algo-2": "other-algo-2"}, folder).keep("algo-2", True)
+        keep_pod({"algo-2": "other-algo-2"}, folder, "algo-2", True)

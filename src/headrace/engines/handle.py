@@ -1,4 +1,7 @@
-"""The caller's end of a run, the same in every engine: `start` returns one, and `Job.fit` with it."""
+"""The caller's end of a run, the same in every engine: `start` returns one, and `Job.fit` with it.
+
+`RemoteHandle` is that of a run that a platform answers for, and no process of this machine.
+"""
 
 from __future__ import annotations
 

@@ -39,6 +39,8 @@ from headrace.job.problems.finding import Finding
 from headrace.job.rules.engine_rules import IDLE_ON_OWN_HOSTS, NO_RANGE, Unused, idle, options_rules, own_hosts
 from headrace.runs import Run, RunPaths
 
+WAITS = ("stopping_condition.max_wait", "stopping_condition.max_pending_time")
+"""Keys of a job that say how long it may wait, where a platform has a way of its own."""
 P = TypeVar("P", bound=EngineJob)
 T = TypeVar("T", bound=Ticket)
 

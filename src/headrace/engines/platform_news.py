@@ -1,7 +1,9 @@
-"""The events that an engine's `refresh` writes: what a platform knows of a run, each thing once.
+"""What brings the record of a run on a platform home: one process at a time, each thing once.
 
-They are in a file of their own, ``events/platform.jsonl``. Any command may refresh a run at any time, so a lock lets
-one process at a time compare what the platform says with what was written, and add to it.
+* Any command may refresh any run at any time: `alone` lets one process do it.
+* What the platform knows are events in a file of their own, ``events/platform.jsonl``. `platform_news` lets one process
+  at a time compare what the platform says with what was written, and add to it.
+* A record that is stored elsewhere is copied here, and what is new of the copy comes into the run's own (`bring_new`).
 """
 
 from __future__ import annotations

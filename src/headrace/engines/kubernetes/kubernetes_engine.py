@@ -18,7 +18,7 @@ from headrace.engines.kubernetes.pod_states import PodPhase
 from headrace.engines.kubernetes.refresh_run import KubeTicket, Reached, bring_run, read_leader, without_record
 from headrace.engines.kubernetes.submit_run import check_cluster, missing_rules, submit_run
 from headrace.engines.kubernetes.watch_run import ensure_watched
-from headrace.engines.platform_engine import PlatformEngine
+from headrace.engines.platform_engine import WAITS, PlatformEngine
 from headrace.engines.platform_news import alone
 from headrace.errors import EngineRefused
 from headrace.job import Job
@@ -39,20 +39,17 @@ LOG_LINES = 10_000  # of one pod, for `logs`
 
 UNUSED: dict[str, str] = {
     **{name: why for name, why in IDLE_ON_OWN_HOSTS.items() if name != "image_uri"},
-    "framework_version": "the image is what it is",
-    "py_version": "the image is what it is",
+    **dict.fromkeys(("framework_version", "py_version"), "the image is what it is"),
     "role": "pods have the rights of engines.kubernetes.service_account",
     "volume_size": "a pod's folders are on its node's disk; engines.kubernetes.resources may limit ephemeral-storage",
     "volume_kms_key": "a pod's folders are on its node's disk",
     "code_location": "the code travels in a Secret of the run",
-    "subnets": "the network is the cluster's",
-    "security_group_ids": "the network is the cluster's",
+    **dict.fromkeys(("subnets", "security_group_ids"), "the network is the cluster's"),
     "enable_network_isolation": "a NetworkPolicy of the namespace says what pods reach",
     "use_spot_instances": "node_selector and tolerations say which nodes may be taken away",
     "keep_alive_period_in_seconds": "the nodes are the cluster's",
     "training_plan": "engines.kubernetes.queue names a queue with its quota",
-    "stopping_condition.max_wait": "engines.kubernetes.max_pending says how long a job waits",
-    "stopping_condition.max_pending_time": "engines.kubernetes.max_pending says how long a job waits",
+    **dict.fromkeys(WAITS, "engines.kubernetes.max_pending says how long a job waits"),
     "tags": "engines.kubernetes.labels are on the cluster's objects",
 }
 

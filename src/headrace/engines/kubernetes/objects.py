@@ -12,6 +12,13 @@
 
 The cluster deletes the first `ttl` seconds after its end. With `queue` or `gang` that is one JobSet, with one Job a
 group, and there are no other Jobs and no Service. Its pods are made at once and wait for what they mount.
+
+The pod of a host has one container, whose main process becomes the host's supervisor:
+
+    RUN              an emptyDir, at the path that the run's directory has where the job was submitted
+    /opt/ml          the host's tree, a folder of the same emptyDir
+    /headrace        headrace's package, and what pip brings; /headrace/in: what travels (`pack_run`)
+    /dev/shm         memory
 """
 
 from __future__ import annotations

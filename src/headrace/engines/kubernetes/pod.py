@@ -15,6 +15,7 @@ Exit code: that of `supervise_host`; `REPLACED` of a pod that is to be replaced.
 
 from __future__ import annotations
 
+import functools
 import http.client
 import json
 import logging
@@ -49,37 +50,37 @@ ANSWER_SECONDS = 3.0
 HOST, PORT = "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"  # every pod has them
 
 
-class DataPods:
-    """See the module.
+def keep_pod(jobs: Mapping[str, str], folder: Path, host: str, kept: bool) -> None:
+    """Has the cluster keep a pod of a data host that comes and goes, or none: one that runs is ended.
+
+    The leader's pod may change the Jobs of these hosts and nothing else (see `objects`), with a token that travels like
+    the other inputs.
 
     Args:
         jobs: the Jobs, by host.
-        folder: where the Secret is mounted.
+        folder: where the Secret with the token is mounted.
+        host: the host.
+        kept: whether it has a pod.
+
+    Raises:
+        OSError: the cluster does not do it.
     """
-
-    def __init__(self, jobs: Mapping[str, str], folder: Path) -> None:
-        self._jobs = jobs
-        self._folder = folder
-
-    def keep(self, host: str, kept: bool) -> None:
-        """Has the cluster keep a pod of a host, or none: one that runs is ended. Raises OSError."""
-        tls = ssl.create_default_context(cafile=str(self._folder / AUTHORITY))
-        token, namespace = ((self._folder / name).read_text().strip() for name in (TOKEN, NAMESPACE))
-        server = http.client.HTTPSConnection(
-            os.environ.get(HOST, ""), int(os.environ.get(PORT) or 443), timeout=ANSWER_SECONDS, context=tls
-        )
-        path = f"/apis/batch/v1/namespaces/{namespace}/jobs/{self._jobs[host]}"
-        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/merge-patch+json"}
-        try:
-            server.request("PATCH", path, json.dumps({"spec": {"parallelism": int(kept)}}), headers)
-            answer = server.getresponse()
-            text = answer.read().decode(errors="replace")
-        except http.client.HTTPException as error:
-            raise OSError(f"the API server answered with something else: {error!r}") from error
-        finally:
-            server.close()
-        if answer.status != http.client.OK:
-            raise OSError(f"the API server refused to change the Job {self._jobs[host]}: {answer.status} {text[:300]}")
+    tls = ssl.create_default_context(cafile=str(folder / AUTHORITY))
+    token, namespace = ((folder / name).read_text().strip() for name in (TOKEN, NAMESPACE))
+    port = int(os.environ.get(PORT) or 443)
+    server = http.client.HTTPSConnection(os.environ.get(HOST, ""), port, timeout=ANSWER_SECONDS, context=tls)
+    path = f"/apis/batch/v1/namespaces/{namespace}/jobs/{jobs[host]}"
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/merge-patch+json"}
+    try:
+        server.request("PATCH", path, json.dumps({"spec": {"parallelism": int(kept)}}), headers)
+        answer = server.getresponse()
+        text = answer.read().decode(errors="replace")
+    except http.client.HTTPException as error:
+        raise OSError(f"the API server answered with something else: {error!r}") from error
+    finally:
+        server.close()
+    if answer.status != http.client.OK:
+        raise OSError(f"the API server refused to change the Job {jobs[host]}: {answer.status} {text[:300]}")
 
 
 _log = logging.getLogger("headrace.engines.kubernetes.pod")  # this module runs as __main__
@@ -108,7 +109,7 @@ def main() -> int:
         plan = read_plan(paths, LaunchPlan)
         replaced = _may_be_replaced(paths, plan, name)
         make_ready(paths, plan, plan.host(name), order)
-        keep = DataPods(order.jobs, Path(INPUT)).keep if order.jobs else None
+        keep = functools.partial(keep_pod, order.jobs, Path(INPUT)) if order.jobs else None
         status = supervise_host(paths, name, keep=keep)
         if status is Status.IN_PROGRESS:
             return REPLACED

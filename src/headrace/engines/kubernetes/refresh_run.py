@@ -1,4 +1,10 @@
-"""What `refresh` does for a run on a cluster: brings its record home, tells why it waits, ends it when it has ended."""
+"""A run on its cluster, for whoever looks at it: reached from its directory, its record brought home, why it waits in
+Kubernetes' words, and its end.
+
+The end is the record's own, fetched from the leader's pod or, when that is gone, from where the job stores its record.
+Only a run whose record cannot be had any more is ended here: with the last word of the leader's pod, or with what
+Kubernetes says of it. No object is left, whichever way it was.
+"""
 
 from __future__ import annotations
 

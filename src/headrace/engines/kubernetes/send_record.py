@@ -11,6 +11,13 @@ them, each may break off at any instant, and ask again. The segment is the last 
 more and, with this segment, all of it is sent.
 
 Exit codes: 0 sent, 1 something cannot be read, 2 a wrong use.
+
+What the pod of a host tells whoever looks at it, and what it hears from there:
+
+    RUN/engine/last_word.json    written once nobody writes the run's record there any more: the record is whole
+    /dev/termination-log         the same bytes, which Kubernetes keeps as the container's termination message
+    RUN/engine/asked             touched in the leader's pod by everybody who fetches the record
+    RUN/engine/fetched           made in the leader's pod by who has fetched all of it: the pod need not wait any more
 """
 
 from __future__ import annotations

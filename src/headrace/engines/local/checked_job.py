@@ -1,4 +1,7 @@
-"""What `plan` and `check` return and `start` uses: a job, its launch plan and its channels, each worked out once."""
+"""What `plan` and `check` of the local engine return and `start` uses.
+
+Whether this machine can start it is looked at too: TensorFlow and its ports, mpirun. Nothing is created here.
+"""
 
 from __future__ import annotations
 

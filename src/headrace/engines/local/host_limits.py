@@ -13,7 +13,8 @@ way, never less than `LEAST_MEMORY` (an interpreter with torch or TensorFlow mus
 GPUs. The machine's GPUs go to the groups whose type has some, in proportion, and within a group to its hosts in turn.
 Programs of a group whose type has none see none.
 
-Pure: what the machine has comes in as arguments.
+What is divided is pure: what the machine has comes in as an argument (`look_at_machine`). `headrace plan` says in
+sentences how types were scaled, and what cannot be limited here.
 """
 
 from __future__ import annotations

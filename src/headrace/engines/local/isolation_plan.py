@@ -1,4 +1,4 @@
-"""From a job and its launch plan to the layout of its isolation, written into the run."""
+"""Which isolation a job gets on this machine, and the layout of that isolation, which is written into the run."""
 
 from __future__ import annotations
 

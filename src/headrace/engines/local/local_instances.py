@@ -1,8 +1,19 @@
 """The instances of the local engine: this machine plays all hosts, each with an agent of its own.
 
-The supervisor calls it, see `Instances` and `Provider` in `hosting.supervision.instances`. Behind it are the starter,
-which makes namespaces and their network, the control groups, and the agents of an attempt. What it imports, the
-supervisor imports: nothing of the submitting side.
+The supervisor calls it, see `Instances` and `Provider` in `hosting.supervision.instances`. Behind it are the control
+groups, the agents of an attempt, and the starter, which starts these as plain processes or in namespaces, on the
+machine's network or one of the job's own:
+
+    starter = open_starter(paths)                 # the job's network is there, if the run has one
+    start = starter.prepare("algo-1", argv)       # what to start in place of argv
+    process = spawn(start.argv, ..., env={**env, **start.variables}, pass_fds=[*start.pass_fds])
+    ...                                           # the others, so that all make their namespaces side by side
+    agent = starter.agent(start, process)         # the agent itself
+    ...
+    starter.close()
+
+An agent in namespaces is a child of this process too, so this process must be a child subreaper. What this module
+imports, the supervisor imports: nothing of the submitting side.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A job with its launch plan and its channels, each worked out once: what `plan` and `check` of an engine return."""
+"""A job with its launch plan and its channels, each worked out once: what `plan` and `check` of an engine return.
+
+A plan is made before there is a run; `in_run` puts the run's id and folders into it.
+"""
 
 from __future__ import annotations
 

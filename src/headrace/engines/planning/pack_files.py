@@ -1,6 +1,9 @@
-"""Packs what travels to hosts that a platform gives: headrace's own package, and files of a run's directory.
+"""Packs what travels to hosts that a platform gives: headrace's own package, files of a run's directory, and wheels of
+what headrace needs beside itself.
 
-The same input gives the same bytes, so that what is named after its digest is sent once.
+The same input gives the same bytes, so that what is named after its digest is sent once. Wheels are for another Python
+than this one: the installed headrace says which libraries these are, and which versions. They are downloaded once, by
+pip with its own settings (PIP_*), and kept below `$HEADRACE_HOME/wheels`, which may be removed at any time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Fills the directory of a run: the job, a snapshot of the code, the tree of every host, plan and secret."""
+"""Fills the directory of a run: the job, a snapshot of the code, the tree of every host, plan and secret.
+
+A folder of code says what is left out of it in `.headraceignore`, else in `.gitignore`, in the form that git reads;
+only the file in the folder itself counts. An empty `.headraceignore` leaves nothing out. What is much, or was left out
+by a file that was not written for headrace, is told before it is copied.
+"""
 
 from __future__ import annotations
 

@@ -387,7 +387,9 @@ class BotoService:
                 if not _is_busy(error) and status < 500:
                     if found is not None and look is not None and (made := self._at_last(found, look)) is not None:
                         return made
-                    raise _refused(what, error) from error
+                    code = _code(error)
+                    hint = _HINTS.get(fault_of(code), "")
+                    raise ServiceRefused(code, f"{what}: {code}: {_message(error)}", hint) from error
                 look = look if _is_busy(error) else MISSING_SECONDS
                 last = error
             except (errors.HTTPClientError, errors.ConnectionError) as error:
@@ -412,9 +414,3 @@ def _message(error: Any) -> str:
 
 def _is_busy(error: Any) -> bool:
     return getattr(error, "response", None) is not None and fault_of(_code(error)) is AwsFault.BUSY
-
-
-def _refused(what: str, error: Any) -> ServiceRefused:
-    code = _code(error)
-    hint = _HINTS.get(fault_of(code), "")
-    return ServiceRefused(code, f"{what}: {code}: {_message(error)}", hint)

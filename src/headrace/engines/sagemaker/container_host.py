@@ -6,6 +6,9 @@
 service has written resourceconfig.json and the others, has filled the channels, and takes /opt/ml/model and
 /opt/ml/output when all containers have ended. Only headrace's own files are added, in the tree's folder for them.
 
+A plan is made before there are instances. Which host is in which group only the service says, in resourceconfig.json:
+its hosts are in no order there, and algo-1 may be in any group.
+
 Where that folder belongs to another headrace already, which plays the instance (`headrace serve`), the tree of this
 host is one of links, and the ports of the other one are left to it.
 

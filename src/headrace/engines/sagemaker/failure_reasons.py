@@ -1,7 +1,11 @@
-"""How a training job ended, as the service tells it, in headrace's terms. Pure.
+"""How a training job ended and what it has cost, as the service tells it, in headrace's terms. Pure.
 
 A FailureReason begins with a word of the service and a colon: ``CapacityError: Unable to provision ...``. That word is
 its type; what follows is for people.
+
+The leader stops a job whose budget is used up, also when nobody looks at it. Whoever looks stops it some seconds later,
+when the leader has not: it was killed, or hangs. The service bills all instances of a job from the start of its
+training to its end.
 """
 
 from __future__ import annotations

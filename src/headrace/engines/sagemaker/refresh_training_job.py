@@ -1,4 +1,14 @@
-"""What `refresh` does for a run on SageMaker: brings its record, tells in which part of its life it is, ends it."""
+"""What `refresh` does for a run on SageMaker: brings its record, tells in which part of its life it is, ends it.
+
+Every attempt that is submitted has a record of its own in S3, in segments that its leader writes. Here they are one:
+what an attempt writes stands behind what the attempts before it have written. The segments are copied into a folder
+below the run's engine directory, as `headrace fetch` does. The end of the run waits: a run is over when the service has
+stored its model.
+
+The service tells the seconds that it bills. A host whose agent was killed, or a leader that was killed before it stored
+the record, leaves no metrics: CloudWatch measures every host from outside, once a minute. These minutes come into the
+run's record beside the others, as records of a kind of their own that name their source.
+"""
 
 from __future__ import annotations
 

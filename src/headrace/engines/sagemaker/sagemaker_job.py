@@ -2,6 +2,10 @@
 
 The launch plan is what the hosts start from, and not what they run by: the service gives the groups their hosts, so
 each host works out its place from its own resourceconfig.json.
+
+The CreateTrainingJob request is exactly what is sent: the one that `headrace.job` makes of a job, with three
+differences. One more input channel, which all groups have, carries headrace, the code and the secret. The container
+starts headrace's agent, which starts the job's programs. The name is the run's.
 """
 
 from __future__ import annotations

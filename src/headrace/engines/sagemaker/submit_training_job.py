@@ -1,8 +1,12 @@
 """Gives a run to SageMaker: stages its channel, creates its training job, leaves nothing of a failed try.
 
 One attempt is submitted, once. When the service refuses it for a reason that `engines.sagemaker.retry` names, the run
-waits, and `submit_again` submits the next one. What a later process needs for that is in the run's directory: the job
-as the user wrote it, beside the ticket.
+waits, and whichever process looks at it when it is time submits the next one (`submit_again`). What a later process
+needs for that is in the run's directory: the job as the user wrote it, beside the ticket.
+
+A submission whose process was killed goes on (`resume_submission`), and a training job that another process has
+submitted is taken up (`take_up_run`). Both rest on names: a request that is sent twice under one name makes one
+training job.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The nodes that Slurm has given to a job, put into its launch plan: addresses, and data workers that fill the CPUs."""
+"""The nodes that Slurm has given to a job, put into its launch plan: which task of which component is which host,
+addresses, and data workers that fill the CPUs.
+"""
 
 from __future__ import annotations
 

@@ -4,12 +4,16 @@
 
 SLURM_PROCID says which host of its group this node is, unless it is given: on a node of its own (see `lead`). What
 only the node knows is filled in: its network interface, its memory, a folder for temporary files, the level of
-isolation that works here. What Slurm sets in the environment
-stays for the user's scripts.
+isolation that works here. What Slurm sets in the environment stays for the user's scripts.
 
 An agent removes the temporary files of its host and ends its programs. One that was killed cannot: this process does.
 Where this one was killed too, the next host of this user on the node removes what it has left.
 Slurm's signals are the agent's. They reach it too, as it is in the same process group and control group.
+
+An isolated host (`shared_network`, the level of the local engine) gets its own /opt/ml (its tree), /tmp, /dev/shm,
+name, processes, and an /etc/hosts with the addresses of all hosts. It keeps the node's network: the feed, MPI and
+torchrun need the real one. What works is found out on each node by doing it. Nothing of it has a name in the file
+system, so nothing is left on a node, whatever is killed.
 """
 
 from __future__ import annotations

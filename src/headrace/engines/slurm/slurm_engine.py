@@ -19,7 +19,7 @@ from headrace.engines.host_order import HostOrder, write_host_order
 from headrace.engines.planning.engine_job import named_paths
 from headrace.engines.planning.plan_artefacts import check_checkpoint_folder
 from headrace.engines.planning.plan_channels import orders_of
-from headrace.engines.platform_engine import PlatformEngine
+from headrace.engines.platform_engine import WAITS, PlatformEngine
 from headrace.engines.platform_news import WRITER, end_run, platform_news
 from headrace.engines.remote_job import plan_document, prepare_remote_run, ranks_beside_workers
 from headrace.engines.slurm import slurm_commands
@@ -78,16 +78,13 @@ _seen: dict[str, tuple[float, tuple[Component, ...]]] = {}  # by the cluster tha
 UNUSED: dict[str, str] = {
     **IDLE_ON_OWN_HOSTS,
     "image_uri": "programs run in the Python that runs headrace; a container is named in engines.slurm.launcher",
-    "volume_size": "the run's folder is on the file system that the nodes share",
-    "volume_kms_key": "the run's folder is on the file system that the nodes share",
-    "subnets": "the network is the cluster's",
-    "security_group_ids": "the network is the cluster's",
+    **dict.fromkeys(("volume_size", "volume_kms_key"), "the run's folder is on the file system that the nodes share"),
+    **dict.fromkeys(("subnets", "security_group_ids"), "the network is the cluster's"),
     "enable_network_isolation": "programs reach what their nodes reach",
     "use_spot_instances": "a partition or a qos says what may be taken away",
     "keep_alive_period_in_seconds": "the nodes go back to the cluster",
     "training_plan": "a reservation is one of engines.slurm.options",
-    "stopping_condition.max_wait": "Slurm decides how long a job waits",
-    "stopping_condition.max_pending_time": "Slurm decides how long a job waits",
+    **dict.fromkeys(WAITS, "Slurm decides how long a job waits"),
 }
 
 
@@ -438,6 +435,9 @@ _host_names = functools.cache(slurm_commands.host_names)  # the same for the sam
 
 def end_if_lost(paths: RunPaths, job_id: int, queue: Iterable[Component]) -> None:
     """Ends a run that has lost its leader's node, or has its job queued again, as its `retry` says.
+
+    Slurm takes a node out of the job once it has not answered for SlurmdTimeout, and keeps the job, as the leader's
+    group has another node (``--no-kill``). The batch script was there: nothing leads the run any more.
 
     Args:
         paths: the run, whose job runs.

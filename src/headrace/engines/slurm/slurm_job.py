@@ -2,6 +2,8 @@
 
 Until Slurm has given the job its nodes, a host's address is its name, and a group whose data workers are `auto` has one
 on every host. The lead puts the nodes' addresses and CPUs in their place (see `allocation`).
+
+The batch script follows from the job, its launch plan and where things lie.
 """
 
 from __future__ import annotations

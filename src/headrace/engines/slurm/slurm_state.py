@@ -4,6 +4,13 @@
     scontrol -o show job ID                                how one of them ended
 
 Slurm forgets a job some minutes after its end (MinJobAge). JSON is not used: its shape differs between versions.
+
+What the controller has forgotten the accounting may keep, where AccountingStorageType is ACCOUNTING. It may keep no
+comments (AccountingStoreFlags): then a job is told from others by its user and its name.
+
+    sacct -n -P -X -j ID -o ACCOUNTING_FORMAT      one line a component, of its last start
+
+Of what Slurm's programs and daemons print when something is wrong, as few words are taken as tell a person why.
 """
 
 from __future__ import annotations
