@@ -24,7 +24,7 @@ The sub-packages, in the order in which they import each other:
                      work_units      what is under way, and what follows from the end of a request: no I/O
                      exchange        sends what the scheduler chooses, does what follows from an answer
                      assembly        the slabs of the batches on their way
-                     verifier, numerics, shard_placement    what else decides who is asked for what
+                     verifier, shard_placement, lane_homes    what else decides who is asked for what
                      worker_pool     the workers: local_pool (child processes), remote_pool (feed servers)
                      receiver        the process that takes batches of other hosts into slabs
     tuning         executors, and batches ahead, chosen while the loader runs (executor_rule: no I/O)

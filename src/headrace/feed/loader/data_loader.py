@@ -28,7 +28,7 @@ from headrace.feed.client.worker_pool import WorkerPool
 from headrace.feed.identifiers import require_count, whole
 from headrace.feed.loader.device import DeviceBatches, find_device, find_pinning, open_device
 from headrace.feed.loader.loader_options import Options, find_shard, samplers_of, warn_of_pass, warn_of_workers
-from headrace.feed.loader.open_sessions import PIPELINE, OpenSessions, job_of, opening_by_name, opening_here
+from headrace.feed.loader.open_sessions import PIPELINE, OpenSessions, job_of, opening_by_name
 from headrace.feed.loader.stats import LoaderStats, loader_stats
 from headrace.feed.loader.supply import CountedPass, Inline, Iteration, LaneBatches, Pass, Served, Supply
 from headrace.feed.metrics.step_meter import StepMeter
@@ -211,7 +211,9 @@ class DataLoader:
         if options.remote or options.auto is not None:
             auto, fixed = None if options.remote else options.auto, prefetch_factor is not None
             self._tuner = LoaderTuner(auto, self._meter, self._stats, memory, fixed_ahead=fixed)
-        self._planner = self._make_planner(options)
+        seeds = LoaderSeeds(options.seed, options.generator, once=persistent_workers)
+        planner = CountedPlanner if options.counted else LanePlanner
+        self._planner: Planner = planner(options, self._shard, self.batch_size, seeds, self._facts())
         self._opening = self._make_opening()
         sharded = self._shard is not None
         self._sampler, self._batch_sampler = samplers_of(options, self._sized, self.batch_size, sharded=sharded)
@@ -492,15 +494,10 @@ class DataLoader:
             self._built = dataclasses.replace(self._built, collate=self.collate_fn, default_collate=self._standard)
         return self._built
 
-    def _make_planner(self, options: Options) -> Planner:
-        seeds = LoaderSeeds(options.seed, options.generator, once=options.persistent_workers)
-        kind = CountedPlanner if options.counted else LanePlanner
-        return kind(options, self._shard, self.batch_size, seeds, self._facts())
-
     def _make_opening(self) -> messages.Open:
         lanes, ranks = self._planner.lanes_and_ranks()
         if self._endpoints is None:
-            return opening_here(self.name, lanes, ranks, batched=self._batched)
+            return messages.Open(PIPELINE, "", {}, "", "", self._batched, self.name, lanes=lanes, ranks=ranks)
         return opening_by_name(
             self._unbuilt(self.dataset), self.worker_init_fn, self.name, self._planner.fingerprint(), lanes, ranks
         )

@@ -20,11 +20,6 @@ MAX_JOB = 128  # characters
 PIPELINE = PipelineNumber(1)  # a session has one
 
 
-def opening_here(name: str, lanes: int, ranks: int, *, batched: bool) -> messages.Open:
-    """Returns how local workers open the pipeline that they are given as an object."""
-    return messages.Open(PIPELINE, "", {}, "", "", batched, name, lanes=lanes, ranks=ranks)
-
-
 def opening_by_name(
     of: Built, init: Callable[[int], None] | None, name: str, plan: str, lanes: int, ranks: int
 ) -> messages.Open:
