@@ -325,12 +325,12 @@ class Stacks:
     def _make(self, wanted: StackTemplate, name: str) -> FoundStack:
         tags = [{"Key": KIND_TAG, "Value": wanted.kind}]
         made = self._send("create_stack", wanted, name, OnFailure="DELETE", Tags=tags)
-        return self._good(wanted.kind, name, str(made["StackId"]), _CREATION_ENDS, frozenset(), "created")
+        return self._require_good(wanted.kind, name, str(made["StackId"]), _CREATION_ENDS, frozenset(), "created")
 
     def _change(self, wanted: StackTemplate, there: FoundStack) -> FoundStack:
         seen = self._event_ids(there.id)
         self._send("update_stack", wanted, there.id)
-        return self._good(wanted.kind, there.name, there.id, _UPDATE_ENDS, seen, "changed")
+        return self._require_good(wanted.kind, there.name, there.id, _UPDATE_ENDS, seen, "changed")
 
     def _send(self, operation: str, wanted: StackTemplate, stack: str, **more: object) -> dict[str, Any]:
         return call(
@@ -369,7 +369,7 @@ class Stacks:
             self._tell("what was begun goes on in AWS: the same command, given again, waits on")
             raise
 
-    def _good(
+    def _require_good(
         self, kind: str, name: str, stack: str, ends: frozenset[str], seen: frozenset[str], done: str
     ) -> FoundStack:
         """Waits until a stack is in one of some states. Raises CloudError: it is not as it was to be."""

@@ -100,7 +100,7 @@ class Journal:
         with self._write("begin") as database:
             if database.execute("SELECT 1 FROM grid").fetchone() is not None:
                 raise JournalConflict(f"{self.path} has a grid already")
-            _insert(database, "grid", {"id": 1, "name": grid.name, "created": grid.created, **_said(grid)})
+            _insert(database, "grid", [{"id": 1, "name": grid.name, "created": grid.created, **_file_columns(grid)}])
             self._put(database, grid)
 
     def revise(self, grid: GridRecord) -> None:
@@ -109,7 +109,7 @@ class Journal:
         not begun are stopped, and wait again when they come back.
         """
         with self._write("revise") as database:
-            self._change_grid(database, ended=None, stop_asked=None, **_said(grid))
+            self._change_grid(database, ended=None, stop_asked=None, **_file_columns(grid))
             self._put(database, grid)
             stay = {line.key for line in grid.lines}
             for line in lines_of(database):
@@ -131,7 +131,7 @@ class Journal:
         """
         with self._write("intend") as database:
             self._change(database, key, (LineState.WAITING,), state=LineState.STARTING, reason="", not_before=0.0)
-            _insert(database, "attempts", {"key": key, **_row(attempt), "state": AttemptState.INTENDED.value})
+            _insert(database, "attempts", [{"key": key, **_row(attempt), "state": AttemptState.INTENDED.value}])
 
     def started(self, key: str, number: int, run_id: str, t: float) -> None:
         """Writes down that an attempt has a run.
@@ -175,7 +175,7 @@ class Journal:
             begun = (LineState.STARTING, LineState.RUNNING)
             moved: dict[str, object] = {}
             if region is not None:
-                self._put_copies(database, copies)
+                _put_copies(database, copies)
                 moved = {"region": region, "waits_for": tuple((copy.place, copy.region) for copy in copies)}
             self._change(database, key, begun, state=state, not_before=not_before, reason=reason, **moved)
 
@@ -192,7 +192,7 @@ class Journal:
             if any(row["key"] == key for row in rows):
                 return None
             rung = judge([row["value"] for row in rows])
-            _insert(database, "rungs", {"key": key, **_row(rung)})
+            _insert(database, "rungs", [{"key": key, **_row(rung)}])
             return rung
 
     def close_lines(self, closed: Mapping[str, tuple[LineState, str]]) -> None:
@@ -258,7 +258,7 @@ class Journal:
             text: what happened.
         """
         with self._write("note") as database:
-            _insert(database, "notes", {"t": t, "key": key, "text": text})
+            _insert(database, "notes", [{"t": t, "key": key, "text": text}])
 
     def finish(self, t: float) -> None:
         """Writes down that the grid is over.
@@ -274,13 +274,9 @@ class Journal:
     def _put(self, database: sqlite3.Connection, grid: GridRecord) -> None:
         """Adds or updates lines and copies."""
         stored = {line.key: line for line in lines_of(database)}
-        for line in grid.lines:
-            _put_line(database, revised(stored[line.key], line) if line.key in stored else line)
-        self._put_copies(database, grid.copies)
-
-    def _put_copies(self, database: sqlite3.Connection, copies: Iterable[CopyRecord]) -> None:
-        for copy in copies:
-            _insert(database, "copies", _row(copy), "ON CONFLICT (place, region) DO NOTHING")
+        lines = (revised(stored[line.key], line) if line.key in stored else line for line in grid.lines)
+        _put_lines(database, lines)
+        _put_copies(database, grid.copies)
 
     def _change_grid(self, database: sqlite3.Connection, **changes: object) -> None:
         if database.execute(f"UPDATE grid SET {_settings(changes)}", changes).rowcount != 1:
@@ -292,7 +288,7 @@ class Journal:
         if line is None or line.state not in states:
             wanted = " or ".join(each.value for each in states)
             raise JournalConflict(f"the line {key} is not {wanted} in {self.path}")
-        _put_line(database, msgspec.structs.replace(line, **changes))
+        _put_lines(database, [msgspec.structs.replace(line, **changes)])
 
     def _change_attempt(
         self,
@@ -335,7 +331,7 @@ class Journal:
             raise StorageError(f"{self.path} cannot be read: {error}") from error
 
 
-def _said(grid: GridRecord) -> dict[str, object]:
+def _file_columns(grid: GridRecord) -> dict[str, object]:
     """Returns the columns of a grid that its file says."""
     return {name: getattr(grid, name) for name in ("file", "digest", "job_digest", "budget", "deadline")}
 
@@ -354,15 +350,26 @@ def _settings(row: Iterable[str]) -> str:
     return ", ".join(f"{name} = :{name}" for name in row)
 
 
-def _insert(database: sqlite3.Connection, table: str, row: Mapping[str, object], conflict: str = "") -> None:
-    database.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES (:{', :'.join(row)}) {conflict}", row)
+def _insert(database: sqlite3.Connection, table: str, rows: Sequence[Mapping[str, object]], conflict: str = "") -> None:
+    """Adds rows, all with the same columns."""
+    if rows:
+        columns = f"({', '.join(rows[0])}) VALUES (:{', :'.join(rows[0])})"
+        database.executemany(f"INSERT INTO {table} {columns} {conflict}", rows)
 
 
-def _put_line(database: sqlite3.Connection, line: LineRecord) -> None:
-    """Stores a line; its attempts and rungs have tables of their own."""
-    row = _row(msgspec.structs.replace(line, attempts=(), rungs=()))
-    row = {"position": row.pop("index")} | {name: row[name] for name in row if name not in ("attempts", "rungs")}
-    _insert(database, "lines", row, f"ON CONFLICT (key) DO UPDATE SET {_settings(row)}")
+def _put_copies(database: sqlite3.Connection, copies: Iterable[CopyRecord]) -> None:
+    _insert(database, "copies", [*map(_row, copies)], "ON CONFLICT (place, region) DO NOTHING")
+
+
+def _put_lines(database: sqlite3.Connection, lines: Iterable[LineRecord]) -> None:
+    """Stores lines; their attempts and rungs have tables of their own."""
+    rows = []
+    for line in lines:
+        row = _row(msgspec.structs.replace(line, attempts=(), rungs=()))
+        del row["attempts"], row["rungs"]
+        rows.append({"position": row.pop("index"), **row})
+    if rows:
+        _insert(database, "lines", rows, f"ON CONFLICT (key) DO UPDATE SET {_settings(rows[0])}")
 
 
 def revised(old: LineRecord, new: LineRecord) -> LineRecord:
