@@ -99,6 +99,7 @@ class ChunkSums:
 
 
 DIGEST_BYTES = 8
+_Place = tuple[int, int, int]  # seed, epoch and plan position of a batch
 LEAST_BYTES = 64 << 10  # of a row; smaller ones are collected and stacked in one call, which costs less
 
 
@@ -171,14 +172,15 @@ class _Target:
         self._scratch: Bytes | None = np.empty(0, np.uint8) if scratch else None
         self.fresh: Slab | None = None
         self.sums = ChunkSums()
+        self.end = 0  # of what stands in it
 
-    def write_leaves(self, leaves: Sequence[tuple[int, Bytes]], start: int, size: int, *, summed: bool) -> None:
-        """Copies leaves to the block of `size` bytes that begins at `start`."""
-        block = self.block(max(1, start + size), keep=start)
+    def write_leaves(self, leaves: Sequence[tuple[int, Bytes]], size: int, *, summed: bool) -> None:
+        """Copies leaves to a block of `size` bytes behind what stands there."""
+        block = self.block(max(1, self.end + size), keep=self.end)
         if summed:
-            self.sums.write_leaves(leaves, block, start)
+            self.sums.write_leaves(leaves, block, self.end)
         else:
-            pytree.write_leaves(leaves, block[start : start + size])
+            pytree.write_leaves(leaves, block[self.end : self.end + size])
 
     def block(self, size: int, keep: int = 0) -> Bytes:
         """Returns memory of at least `size` bytes whose first `keep` bytes are those of the block returned before."""
@@ -211,10 +213,10 @@ class Written(NamedTuple):
     digest: bytes = b""
 
 
-def _write(batch: Any, request: SliceRequest, target: _Target, start: int) -> Written:
+def _write(batch: Any, request: SliceRequest, target: _Target) -> Written:
     """Writes a batch that was made whole behind what stands in the slab already."""
     node, leaves, size = pytree.describe(batch)
-    target.write_leaves(leaves, start, size, summed=request.sums)
+    target.write_leaves(leaves, size, summed=request.sums)
     return Written(node, size, _batch_digest(node, leaves) if request.check else b"")
 
 
@@ -223,7 +225,7 @@ def stacks_in_place(built: Built, request: SliceRequest) -> bool:
     return built.batched and built.default_collate and not request.check
 
 
-def _write_rows(built: Built, target: _Target, start: int, samples: Any) -> Written | None:
+def _write_rows(built: Built, target: _Target, samples: Any) -> Written | None:
     """Stacks large samples where the batch lies, so that they are copied once. None: they are to be collated."""
     if not isinstance(samples, list) or not samples:
         return None
@@ -233,38 +235,43 @@ def _write_rows(built: Built, target: _Target, start: int, samples: Any) -> Writ
         if layout.row_bytes <= LEAST_BYTES:
             return None
         columns = columns_of(samples)
-        size = layout.size(rows)
+        start, size = target.end, layout.size(rows)
         stack_rows(columns, layout.targets(target.block(start + size, keep=start)[start : start + size], rows))
     except Uneven:
         return None
     return Written(layout.describe(rows), size)
 
 
+def _write_samples(
+    built: Built, request: SliceRequest, target: _Target, samples: Any, place: _Place, keys: Sequence[Any] = ()
+) -> Written:
+    """Makes a batch of samples, and writes it: in place where it stacks, else collated first. Raises RowFailed."""
+    written = _write_rows(built, target, samples) if stacks_in_place(built, request) else None
+    return written or _write(collated(built, samples, place, keys), request, target)
+
+
 def _make_whole(built: Built, request: SliceRequest, target: _Target) -> Done:
     nodes: list[list[Any] | None] = []
     failures: list[Failure] = []
     digests: list[bytes] = []
-    end = 0
     for number, wanted in enumerate(request.batches):
         addresses = addresses_of(request, wanted)
         try:
-            if built.fetches and stacks_in_place(built, request):
+            if built.batched and built.fetches:
+                place = (addresses.seed, addresses.epoch, addresses.position)
                 samples = fetched(built, addresses)
-                written = _write_rows(built, target, end, samples)
-                if written is None:
-                    address = (addresses.seed, addresses.epoch, addresses.position)
-                    written = _write(collated(built, samples, address, addresses.keys), request, target, end)
+                written = _write_samples(built, request, target, samples, place, addresses.keys)
             else:
-                written = _write(make_whole(built, addresses), request, target, end)
+                written = _write(make_whole(built, addresses), request, target)
         except RowFailed as failed:
             failures.append(_failure(number, failed))
             nodes.append(None)
             continue
         if request.check:
             digests.append(written.digest)
-        nodes.append(pytree.shifted(written.node, end) if end else written.node)
-        end += pytree.align(written.size)
-    return Done(request.number, end, nodes, b"", 0.0, 0.0, failures=tuple(failures), digests=digests)
+        nodes.append(pytree.shifted(written.node, target.end) if target.end else written.node)
+        target.end += pytree.align(written.size)
+    return Done(request.number, target.end, nodes, b"", 0.0, 0.0, failures=tuple(failures), digests=digests)
 
 
 def _make_draw(built: Built, lanes: LaneReaders, request: SliceRequest, target: _Target) -> Done:
@@ -275,27 +282,18 @@ def _make_draw(built: Built, lanes: LaneReaders, request: SliceRequest, target: 
     done = Done(request.number, 0, [None], b"", 0.0, 0.0)
     try:
         outputs, drawn = lanes.draw(request.epoch, request.seed, draw, fresh=request.check == SUM)
-        batch: Any = outputs
-        written = _write_rows(built, target, 0, outputs) if not draw.part and stacks_in_place(built, request) else None
-        if outputs and not draw.part and written is None:
-            batch = collated(built, outputs, (request.seed, request.epoch, wanted.position))
+        if outputs and draw.part:
+            written = _write(outputs, request, target)
+        elif outputs:
+            place = (request.seed, request.epoch, wanted.position)
+            written = _write_samples(built, request, target, outputs, place)
     except (LaneFailed, RowFailed) as failed:
         done.failures = (_failure(0, failed),)
         return done
     done.drawn = drawn
     if outputs:
-        written = written or _write(batch, request, target, 0)
         done.nodes, done.size = [written.node], pytree.align(written.size)
         done.digests = [written.digest] if request.check else []
-    return done
-    done.drawn = drawn
-    if written is not None:
-        done.nodes, done.size = [written.node], written.size
-    elif outputs:
-        node, leaves, size = pytree.describe(batch)
-        target.write_leaves(leaves, 0, size, summed=request.sums)
-        done.nodes, done.size = [node], pytree.align(size)
-        done.digests = [_batch_digest(node, leaves)] if request.check else []
     return done
 
 
