@@ -102,4 +102,4 @@ def test_colours_of_a_program_stay_and_nothing_else_does() -> None:
 def test_only_what_makes_text_visible_goes_around_the_stream() -> None:
     folder = Path(headrace.cli.__file__).parent
     around = {path.name for path in folder.rglob("*.py") if re.search(r"painted\(|\.buffer\b", path.read_text())}
-    assert around == {"terminal.py", "table.py", "grid_progress.py"}
+    assert around == {"terminal.py", "table.py"}
