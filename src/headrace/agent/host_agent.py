@@ -44,7 +44,6 @@ from headrace.agent.launchers.mpi_host import MpiHost
 from headrace.agent.metrics.sampler import HostSampler
 from headrace.agent.program_specs import (
     expected_streams,
-    is_in_elastic_world,
     is_launcher,
     mpi_world,
     programs_of,
@@ -129,7 +128,8 @@ class HostAgent:
         self._services = HostServices(self._context, self._programs)
         world = mpi_world(plan, host)
         self._mpi = None if world is None else MpiHost(self._context, world, self._programs)
-        self._elastic = ElasticHost(self._context, self._programs) if is_in_elastic_world(plan, host) else None
+        elastic = any(spec.is_torchrun for spec in programs_of(plan, host))
+        self._elastic = ElasticHost(self._context, self._programs) if elastic else None
         self._launched = [each.ranks for each in (self._mpi, self._elastic) if each is not None]
 
     async def run(self) -> int:

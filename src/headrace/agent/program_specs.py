@@ -55,11 +55,6 @@ class ProgramSpec:
     local_rank: int | None = None
 
     @property
-    def is_feed(self) -> bool:
-        """Whether it is the feed server."""
-        return self.stream == FEED
-
-    @property
     def is_service(self) -> bool:
         """Whether it is a server of the data service."""
         return is_service(self.stream)
@@ -130,11 +125,6 @@ def is_of_mpirun(stream: str) -> bool:
 def is_launcher(stream: str) -> bool:
     """Tells whether a program only starts ranks: torchrun, mpirun or a daemon of it."""
     return stream == TORCHRUN or is_of_mpirun(stream)
-
-
-def is_in_elastic_world(plan: LaunchPlan, host: str) -> bool:
-    """Tells whether torchrun starts the ranks of a host."""
-    return any(spec.is_torchrun for spec in programs_of(plan, host))
 
 
 def goes_on_without(plan: LaunchPlan, host: str, gone: Container[str]) -> bool:

@@ -53,6 +53,9 @@ class Client:
         obey: called with all orders that come.
         heartbeat: makes what is sent when there is nothing to report.
         attempt: which attempt of the job this is, from 1.
+
+    Attributes:
+        answered: whether the coordinator has ever answered.
     """
 
     def __init__(
@@ -77,7 +80,7 @@ class Client:
         self._queue: deque[Report] = deque()
         self._number = 0
         self._news = asyncio.Event()
-        self._answered = False
+        self.answered = False
         self._leaving = False
         self._clock = RunningClock(COUNTED)
         self._heard = self._clock()
@@ -88,11 +91,6 @@ class Client:
         self._leaving = isinstance(message, HostEnded)
         self._queue.append(Report(self._number, message))
         self._news.set()
-
-    @property
-    def answered(self) -> bool:
-        """Whether the coordinator has ever answered."""
-        return self._answered
 
     @property
     def delivered(self) -> bool:
@@ -127,23 +125,23 @@ class Client:
             pause = min(2 * pause, RETRY_LATER)
 
     def _limit(self) -> float:
-        return SILENCE_LIMIT if self._answered else self._start_timeout
+        return SILENCE_LIMIT if self.answered else self._start_timeout
 
     def _patience(self) -> float:
         return self._heard + self._limit() - self._clock()
 
     def _complaint(self) -> str:
         who = f"the coordinator on {self._leader.group}/{self._leader.name} ({self._address})"
-        if self._answered:
+        if self.answered:
             return f"{who} is silent for {SILENCE_LIMIT:g} s"
         return f"{who} did not answer within {self._start_timeout:g} s"
 
     async def _receive(self, stream: Stream) -> None:
         while True:
             orders = decode_orders(await stream.receive())
-            if not self._answered:
+            if not self.answered:
                 _log.debug("the coordinator on %s answers", self._leader.name)
-            self._answered = True
+            self.answered = True
             self._heard = self._clock()
             while self._queue and self._queue[0].number <= orders.ack:
                 self._queue.popleft()
@@ -154,7 +152,7 @@ class Client:
 
         While the connection stands, a coordinator that has answered before is only stopped, and may go on.
         """
-        while self._patience() > 0 or self._answered:
+        while self._patience() > 0 or self.answered:
             await asyncio.sleep(LOOK)
         raise CoordinatorLost(self._complaint())
 

@@ -275,11 +275,6 @@ class Running:
         """When it last wrote something (time.monotonic)."""
         return max(pump.heard for pump in self._pumps)
 
-    def send(self, number: int) -> None:
-        """Sends a signal to its main process, if that has not ended; counts as telling it to stop."""
-        self.told_to_stop = self.told_to_stop or not self.ended.is_set()
-        self.forward(number)
-
     def forward(self, number: int) -> None:
         """Sends a signal to its main process without counting it as told to stop."""
         if not self.ended.is_set():  # not reaped yet, so the pid is still its own

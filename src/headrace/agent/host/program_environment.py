@@ -61,6 +61,7 @@ class HostVariables:
         host: name of the host.
 
     Attributes:
+        python: interpreter of the host's programs.
         unkept: once prepared, where nothing that programs write is kept: folder, its time then, whether it is lost.
     """
 
@@ -69,7 +70,7 @@ class HostVariables:
         self._me = plan.host(host)
         scratch = os.environ.get(SCRATCH)
         self._scratch = Path(scratch) / host if scratch else None
-        self._python = plan.python_of(self._me.group) or sys.executable
+        self.python = plan.python_of(self._me.group) or sys.executable
         self._environment: Environment | None = None
         self._variables: dict[str, str] = {}
         self.unkept: list[tuple[Path, int, bool]] = []
@@ -109,9 +110,9 @@ class HostVariables:
     def _layer(self, folder: Path, variables: dict[str, str]) -> None:
         """Has the programs run in an environment of the host's own, on top of the job's Python. Raises OSError."""
         try:
-            self._python = python_on_top(self._python, folder, variables)
+            self.python = python_on_top(self.python, folder, variables)
         except subprocess.SubprocessError as error:  # the programs cannot be started with it either, and will say so
-            _log.warning("no environment on top of %s: %s", self._python, error)
+            _log.warning("no environment on top of %s: %s", self.python, error)
             return
         own = self._plan.environment_of(self._me.group)
         variables |= {
@@ -154,23 +155,14 @@ class HostVariables:
         """Returns the command line of a rank, script or launcher."""
         if spec.is_torchrun:
             return torchrun_command(self._plan, self._me.name, PROXY_OF_RANK, self.python)
-        return self._command()
+        assert self._environment is not None
+        arguments = hyperparameter_arguments(self._environment.hyperparameters)
+        return program_argv(self._plan, self._me.group, arguments, self.python, self._environment.paths().code)
 
     @property
     def scratch(self) -> str:
         """Directory of the host's temporary files, which is removed with the host; empty if there is none."""
         return str(self._scratch or "")
-
-    @property
-    def python(self) -> str:
-        """Interpreter of the host's programs."""
-        return self._python
-
-    def _command(self) -> list[str]:
-        """The command line of the user's program."""
-        assert self._environment is not None
-        arguments = hyperparameter_arguments(self._environment.hyperparameters)
-        return program_argv(self._plan, self._me.group, arguments, self.python, self._environment.paths().code)
 
     def of_program(self, spec: ProgramSpec, metrics: Path) -> dict[str, str]:
         """Returns the variables of a rank or script.

@@ -132,7 +132,7 @@ class MpiHost:
             argv = [argv[0], "-m", *runner, *argv[1:]]
         bound = sorted(set(cpus)) != sorted(os.sched_getaffinity(0))
         running = self.ranks.launch(
-            stream, argv, env, lambda it: self._rank_ended(it, caller), cpus=cpus if bound else ()
+            stream, argv, env, lambda rank: caller.answer(rank.exit_code, rank.signal), cpus=cpus if bound else ()
         )
         asked: list[int] = []
 
@@ -142,9 +142,6 @@ class MpiHost:
 
         caller.on_signal = signalled
         caller.on_gone = lambda: self._proxy_gone(running, bool(set(asked) & set(END_REQUESTS)))
-
-    def _rank_ended(self, running: Running, caller: Caller) -> None:
-        caller.answer(running.exit_code, running.signal)
 
     def _rank_signalled(self, running: Running, number: int) -> None:
         if number not in END_REQUESTS:

@@ -61,7 +61,6 @@ class Phase(str, enum.Enum):
 class AgentEnd(msgspec.Struct, frozen=True, array_like=True):
     """How the agent of a host ended. `code` is as `subprocess.Popen` has it."""
 
-    attempt: int
     code: int
     how: str
 
@@ -172,6 +171,10 @@ class OtherHost:
         """Whether its supervisor is lost, or has not come yet."""
         patience = DOUBT_SECONDS if self.in_doubt else SILENCE_SECONDS
         return self.report is None or time.monotonic() - self.heard > patience
+
+    def trouble_in(self, attempt: int) -> Cause | None:
+        """Returns why it could not do what was wanted in an attempt; None if nothing was wrong."""
+        return self.report.trouble if self.report is not None and self.report.trouble_in == attempt else None
 
     def check_newer(self, report: HostReport) -> None:
         """Checks that a report is newer than those that were taken. Raises Refused."""

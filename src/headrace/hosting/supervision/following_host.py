@@ -209,7 +209,7 @@ class FollowingHost(HostDuties):
             self._running = False
             code, how = self._instances.gone[self._me.name]
             self._in_doubt, self._agent_killed = code == COORDINATOR_LOST, code < 0 and not ending
-            self._client.tell(agent=AgentEnd(attempt, code, how))
+            self._client.tell(agent=AgentEnd(code, how))
         elif failed[1] is not None and not self._wishes:
             self._trouble(failed[1])
         trouble = self._end_beside()

@@ -235,16 +235,13 @@ class LeadingHost(Supervisor):
 
     def _hindrance(self, host: OtherHost) -> Cause | None:
         """Returns why a host cannot be prepared; None if it may be some time."""
-        report = host.report
         waited = time.monotonic() - max(host.heard, self._prepared_since)
         if host.silent:
             if waited < self._plan.start_timeout:
                 return None
             words = f"its supervisor did not come within {self._plan.start_timeout:g} s"
             return Cause(CauseKind.HOST_MISSING, words, host.group, host.name, infrastructure=True)
-        if report is not None and report.trouble is not None and report.trouble_in == self._number:
-            return report.trouble
-        return None
+        return host.trouble_in(self._number)
 
     def _attempt_over(self, outcome: Outcome) -> Outcome:
         """Waits until the attempt is over on the other hosts, too. Returns how it ended."""
@@ -257,8 +254,7 @@ class LeadingHost(Supervisor):
         for host in self._others.hosts.values():
             if self._plan.comes_and_goes(host.name):
                 continue
-            trouble = None if host.report is None else host.report.trouble
-            if trouble is not None and host.report is not None and host.report.trouble_in == self._number:
+            if (trouble := host.trouble_in(self._number)) is not None:
                 return outcome if outcome[0] is Status.FAILED else (Status.FAILED, trouble)
         return outcome
 
@@ -324,13 +320,13 @@ class LeadingHost(Supervisor):
         if report is None or host.silent or report.process == self._ran.get(host.name):
             return
         order = LeaderOrder(BEGUN, Phase.PREPARE, self._number, self._at_once())
-        if report.trouble is not None and report.trouble_in == self._number:
+        trouble = host.trouble_in(self._number)
+        if trouble is not None or self._is_prepared(host):
             self._times[host.name] = time_asked
             self._ran[host.name] = report.process
-            self._gone(AgentGone(host.name, str(report.trouble)))
+        if trouble is not None:
+            self._gone(AgentGone(host.name, str(trouble)))
         elif self._is_prepared(host):
-            self._times[host.name] = time_asked
-            self._ran[host.name] = report.process
             self._told_gone.discard(host.name)
             self._others.order({host.name: msgspec.structs.replace(order, phase=Phase.RUN)})
         elif host.order is None or host.order.phase is not Phase.PREPARE:
@@ -345,11 +341,11 @@ class LeadingHost(Supervisor):
             self._gone(AgentGone(host.name, "its machine was replaced"))
         elif report.begun == self._number and report.agent is not None:
             self._gone(AgentGone(host.name, report.agent.how, report.agent.code == COORDINATOR_LOST))
-        elif report.trouble is not None and report.trouble_in == self._number:
+        elif (trouble := host.trouble_in(self._number)) is not None:
             if self._plan.comes_and_goes(host.name):
-                self._gone(AgentGone(host.name, str(report.trouble)))
+                self._gone(AgentGone(host.name, str(trouble)))
             elif self._broken is None:
-                self._break(report.trouble)
+                self._break(trouble)
 
     def _gone(self, gone: AgentGone) -> None:
         self._told_gone.add(gone.host)
