@@ -222,9 +222,7 @@ def _fit(annotation: Any, value: object) -> object:
     if get_origin(annotation) is dict:
         items = value if isinstance(value, Mapping) else {}
         return {key: _fit(get_args(annotation)[1], item) for key, item in items.items()}
-    if (
-        get_origin(annotation) is tuple
-    ):  # one distribution is written as itself; what is no list has an item that is wrong
+    if get_origin(annotation) is tuple:  # one distribution is written as itself; any other value is a wrong item
         listed = value if isinstance(value, (list, tuple)) else [value if isinstance(value, Mapping) else None]
         return tuple(_fit(get_args(annotation)[0], item) for item in listed)
     part = _model_in(annotation)
