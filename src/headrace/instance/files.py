@@ -46,7 +46,7 @@ def is_temporary(name: str) -> bool:
 
 def look(path: Path) -> Object:
     """Returns one file. Raises ObjectMissing or StorageError."""
-    with told(str(path)):
+    with storage_errors(str(path)):
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
             raise ObjectMissing(f"{path} is not a file")
@@ -66,7 +66,7 @@ def copy(source: Object, descriptor: int, target: str, cancelled: Callable[[], b
         ObjectMissing, ObjectChanged: it is not, or no longer, what was listed.
         StorageError: it cannot be read or written.
     """
-    with told(source.uri), opened(source) as reading:
+    with storage_errors(source.uri), opened(source) as reading:
         copied, in_kernel = 0, True
         while copied < source.size:
             if cancelled():
@@ -185,7 +185,7 @@ def unnamed(folder: Path) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def made(path: Path) -> Iterator[int]:
+def new_file(path: Path) -> Iterator[int]:
     """Opens a file for writing that gets its name at the end; after an error there is nothing of it. Folders are made.
 
     Until then it has no name at all where the file system can do that, so that nothing stays of it when the process is
@@ -194,20 +194,20 @@ def made(path: Path) -> Iterator[int]:
     Raises:
         StorageError: it cannot be made, or not get its name.
     """
-    with told(str(path), "written"):
+    with storage_errors(str(path), "written"):
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, hidden = _open_new(path.parent, os.O_WRONLY)
     try:
         try:
             yield descriptor
             if hidden is None:
-                with told(str(path), "written"):
+                with storage_errors(str(path), "written"):
                     hidden = _name(descriptor, path)
         finally:
-            with told(str(path), "written"):
+            with storage_errors(str(path), "written"):
                 os.close(descriptor)
         if hidden is not None:
-            with told(str(path), "written"):
+            with storage_errors(str(path), "written"):
                 hidden.rename(path)
     except BaseException:
         if hidden is not None:
@@ -258,7 +258,7 @@ def _name(descriptor: int, path: Path) -> Path | None:
 
 
 @contextlib.contextmanager
-def told(uri: str, verb: str = "read") -> Iterator[None]:
+def storage_errors(uri: str, verb: str = "read") -> Iterator[None]:
     """Turns OSError into headrace's errors."""
     try:
         yield

@@ -27,9 +27,9 @@ from headrace.instance.files import (
     is_temporary,
     list_files,
     look,
-    made,
+    new_file,
     opened,
-    told,
+    storage_errors,
     unnamed,
 )
 from headrace.instance.s3 import AS_ENVIRONMENT, S3, S3Access
@@ -107,7 +107,7 @@ def _not_missing(error: OSError) -> None:
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:
     """Returns what is directly in a folder of this machine; nothing if it is not there."""
-    with told(folder):
+    with storage_errors(folder):
         try:
             return list(os.scandir(local_path(folder)))
         except FileNotFoundError:
@@ -171,7 +171,7 @@ class Store:
             ]
             # Directory buckets, and some servers, do not sort.
             return sorted(objects, key=lambda item: item.key.encode())
-        with told(uri):
+        with storage_errors(uri):
             return sorted(list_files(local_path(uri), uri.endswith("/")), key=lambda item: os.fsencode(item.key))
 
     def first(self, uri: str) -> Object | None:
@@ -229,7 +229,7 @@ class Store:
         if is_s3(uri):
             self._s3.check_bucket(split(uri)[0])
             return
-        with told(uri, "written"):
+        with storage_errors(uri, "written"):
             path = local_path(uri)
             while not path.exists():
                 path = path.parent
@@ -248,7 +248,7 @@ class Store:
             ObjectMissing, ObjectChanged: it is not, or no longer, what was listed.
             StorageError, UsageError: it cannot be read, or the file not written.
         """
-        with made(Path(path)) as descriptor:
+        with new_file(Path(path)) as descriptor:
             if is_s3(source.uri):
                 bucket, key = split(source.uri)
                 if source.size:
@@ -278,7 +278,7 @@ class Store:
         """Returns the whole of a small object. Raises ObjectMissing, StorageError or UsageError."""
         if is_s3(uri):
             return self._s3.get(*split(uri))
-        with told(uri):
+        with storage_errors(uri):
             return local_path(uri).read_bytes()
 
     def read_range(self, source: Object, start: int, length: int) -> bytes:
@@ -290,7 +290,7 @@ class Store:
         if is_s3(source.uri):
             self._s3.read(*split(source.uri), source.etag, start, length, pieces.append)
             return b"".join(pieces)
-        with told(source.uri), opened(source) as descriptor:
+        with storage_errors(source.uri), opened(source) as descriptor:
             data = os.pread(descriptor, length, start)
             if len(data) < length:
                 raise ObjectChanged(f"{source.uri} changed while it was read")
@@ -313,11 +313,11 @@ class Store:
         """
         source = version or look(Path(path).absolute())
         if not is_s3(uri):
-            with made(local_path(uri)) as descriptor:
+            with new_file(local_path(uri)) as descriptor:
                 copy(source, descriptor, uri, self._cancelled.is_set)
             return
         bucket, key = split(uri)
-        with told(source.uri), opened(source) as descriptor:
+        with storage_errors(source.uri), opened(source) as descriptor:
             self._s3.upload(descriptor, source.size, bucket, key, lambda: check_same(descriptor, source))
 
     @contextlib.contextmanager
@@ -334,14 +334,14 @@ class Store:
         if not is_s3(uri):
             with (
                 folders_of(local_path(uri)),
-                made(local_path(uri)) as descriptor,
-                told(uri, "written"),
+                new_file(local_path(uri)) as descriptor,
+                storage_errors(uri, "written"),
                 open(descriptor, "wb", closefd=False) as file,
             ):
                 yield file
             return
         bucket, key = split(uri)
-        with told(str(scratch), "written"), unnamed(Path(scratch)) as descriptor:
+        with storage_errors(str(scratch), "written"), unnamed(Path(scratch)) as descriptor:
             with open(descriptor, "wb", closefd=False) as file:
                 yield file
             self._s3.upload(descriptor, os.fstat(descriptor).st_size, bucket, key, lambda: None)
@@ -355,7 +355,7 @@ class Store:
         if is_s3(uri):
             self._s3.put(data, *split(uri))
             return
-        with made(local_path(uri)) as descriptor:
+        with new_file(local_path(uri)) as descriptor:
             self._write(descriptor, data, uri)
 
     def remove(self, uri: str) -> None:
@@ -363,7 +363,7 @@ class Store:
         if is_s3(uri):
             self._s3.remove(*split(uri))
             return
-        with told(uri, "removed"):
+        with storage_errors(uri, "removed"):
             local_path(uri).unlink(missing_ok=True)
 
     def remove_others(self, folder: str, kept: Collection[str] = ()) -> None:
@@ -381,7 +381,7 @@ class Store:
                 if item.uri not in kept:
                     self.remove(item.uri)
             return
-        with told(folder, "removed"):
+        with storage_errors(folder, "removed"):
             for root, folders, files in os.walk(local_path(folder), topdown=False, onerror=_not_missing):
                 for path in (Path(root, name) for name in files + folders):
                     if path.is_dir() and not path.is_symlink():
@@ -438,6 +438,6 @@ class Store:
         if self._cancelled.is_set():
             raise StorageError(f"{path}: cancelled")
         rest = memoryview(data)
-        with told(str(path), "written"):
+        with storage_errors(str(path), "written"):
             while rest:
                 rest = rest[os.write(descriptor, rest) :]

@@ -39,7 +39,7 @@ from headrace.agent.host.host_python import python_on_top
 from headrace.errors import HeadraceError, UsageError
 from headrace.held_file import hold
 from headrace.home import home_dir
-from headrace.instance.files import told
+from headrace.instance.files import storage_errors
 from headrace.instance.variables import inherited_search_path
 from headrace.private_folders import make_folders
 from headrace.processes.spawn import spawn
@@ -273,7 +273,7 @@ def make(
         StorageError: it cannot be written.
     """
     made = environment.parent / MADE
-    with told(str(environment), "written"):
+    with storage_errors(str(environment), "written"):
         make_folders(made)
         with _lock(environment):
             if is_made(environment):

@@ -287,16 +287,19 @@ def known_regions() -> tuple[str, ...]:
     return tuple(sorted({*prices.regions(), *aws_facts.known_regions()}))
 
 
-def _region_of(regions: Callable[[], tuple[str, ...]], what: str) -> Callable[[object], str]:
-    def check(value: object) -> str:
-        text = text_of(value)
-        if text not in regions():
-            near = nearest(text, regions())
-            hint = f"did you mean {near!r}?" if near else f"there are {', '.join(regions())}"
-            raise broken(f"must be {what}", hint=hint)
-        return text
+def _among(value: object, allowed: Sequence[str], rule: str, otherwise: str = "") -> str:
+    """Returns a text that must be one of those that are allowed."""
+    text = text_of(value)
+    if text not in allowed:
+        near = nearest(text, allowed)
+        raise broken(rule, hint=f"did you mean {near!r}?" if near else otherwise)
+    return text
 
-    return check
+
+def _region_of(regions: Callable[[], tuple[str, ...]], what: str) -> BeforeValidator:
+    return BeforeValidator(
+        lambda value: _among(value, regions(), f"must be {what}", f"there are {', '.join(regions())}")
+    )
 
 
 def without_nul(text: str) -> str:
@@ -334,16 +337,8 @@ class _OneOf:
 
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         allowed = get_args(source)
-
-        def check(value: object) -> str:
-            text = text_of(value)
-            if text not in allowed:
-                near = nearest(text, allowed)
-                hint = f"did you mean {near!r}?" if near else ""
-                raise broken(f"must be one of {', '.join(allowed)}", hint=hint)
-            return text
-
-        return no_info_before_validator_function(check, handler(source))
+        rule = f"must be one of {', '.join(allowed)}"
+        return no_info_before_validator_function(lambda value: _among(value, allowed, rule), handler(source))
 
 
 one_of = _OneOf()
@@ -402,8 +397,8 @@ _SECONDS = f"must be above 0 and at most {MAX_RUN_LIMIT} seconds (28 days)"
 Seconds = Annotated[float, number(_SECONDS, lambda value: 0 < value <= MAX_RUN_LIMIT)]
 RecordInterval = Annotated[float, number("must be 1 to 3600 seconds", lambda value: 1 <= value <= 3600)]
 Amount = Annotated[float, BeforeValidator(_amount), WithJsonSchema({"type": ["number", "string"]})]
-Region = Annotated[str, BeforeValidator(_region_of(known_regions, "a region of AWS"))]
-PricedRegion = Annotated[str, BeforeValidator(_region_of(prices.regions, "a region whose prices are known"))]
+Region = Annotated[str, _region_of(known_regions, "a region of AWS")]
+PricedRegion = Annotated[str, _region_of(prices.regions, "a region whose prices are known")]
 StopGrace = Annotated[float, number("must be a number of seconds, 0 to 3600", lambda value: 0 <= value <= 3600)]
 _IDS = WithJsonSchema({"type": ["string", "integer"]})  # YAML reads one id as a number
 CpuSet = Annotated[str, parsed("must be CPU ids and ranges, such as '0-3,5'", parse_cpu_set), _IDS]

@@ -24,6 +24,6 @@ class Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-def given(values_by_name: Mapping[str, object]) -> dict[str, object]:
-    """Returns the values that were given: those that are not None."""
-    return {name: value for name, value in values_by_name.items() if value is not None}
+def without_none(values: Mapping[str, object]) -> dict[str, object]:
+    """Returns the values that are not None."""
+    return {name: value for name, value in values.items() if value is not None}

@@ -11,7 +11,7 @@ from pydantic import AliasChoices, Field, JsonValue, ValidationError, model_vali
 
 from headrace.job.model import field_types, path_types
 from headrace.job.model.field_types import AsList, line, one_of, whole
-from headrace.job.model.frozen_model import Part, PartInvalid, given
+from headrace.job.model.frozen_model import Part, PartInvalid, without_none
 
 READY_SECONDS = 300.0
 
@@ -78,7 +78,7 @@ class InstanceGroup(Part):
             "instance_count": instance_count,
         }
         try:
-            super().__init__(**given(named), **others)
+            super().__init__(**without_none(named), **others)
         except ValidationError as error:
             raise PartInvalid(error, type(self)) from None
 
@@ -153,7 +153,7 @@ class TrainingInput(Part):
             "shuffle_config": shuffle_config,
         }
         try:
-            super().__init__(**given(named), **others)
+            super().__init__(**without_none(named), **others)
         except ValidationError as error:
             raise PartInvalid(error, type(self)) from None
 
