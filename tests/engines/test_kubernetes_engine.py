@@ -110,6 +110,16 @@ class Play:
             events.write(RunFinished(t=time.time(), status=status))
         write_last_word(self.there, LastWord(status), self.folder / "word")
 
+    def ended(self, run: Run, word: LastWord, phase: str = "Succeeded") -> None:
+        """The leader's pod has ended with a last word."""
+        ended = {"exitCode": int(phase == "Failed"), "message": encode_last_word(word).decode()}
+        self.pod(run, phase=phase, containerStatuses=[{"name": "host", "state": {"terminated": ended}}])
+
+    def job_complete(self, run: Run) -> None:
+        """The leader's Job has ended well."""
+        name = f"{read_ticket(run.paths, KubeTicket).name}-algo-1"
+        self.server.change("jobs", name, status={"conditions": [{"type": "Complete", "status": "True"}]})
+
     async def _run(self, given: Exec) -> int:
         if "headrace.agent.ask" in given.command:
             self.asked.append(given.command[given.command.index("headrace.agent.ask") + 1 :])
@@ -635,9 +645,7 @@ def test_a_run_whose_objects_somebody_has_deleted_has_failed(play: Play) -> None
 def test_a_last_word_is_the_end_when_nobody_fetched_the_record(play: Play, stored: bool) -> None:
     run = play.start(**({"output_path": "s3://bucket/out"} if stored else {}), options={"check_storage": False})
     play.running(run)
-    word = encode_last_word(LastWord(Status.COMPLETED)).decode()
-    ended = {"exitCode": 0, "reason": "Completed", "message": word}
-    play.pod(run, phase="Succeeded", containerStatuses=[{"name": "host", "state": {"terminated": ended}}])
+    play.ended(run, LastWord(Status.COMPLETED))
     engines.refresh(run)
     assert run.status is (Status.COMPLETED if stored else Status.FAILED), "an output that is lost is no success"
     assert stored or "before its output was fetched" in str(run.cause)
@@ -648,8 +656,7 @@ def test_a_failure_in_the_last_word_keeps_its_cause(play: Play) -> None:
     run = play.start()
     play.running(run)
     cause = Cause(CauseKind.PROGRAM_EXITED, "", "dnn", "algo-1", "0", 3)
-    ended = {"exitCode": 1, "message": encode_last_word(LastWord(Status.FAILED, cause)).decode()}
-    play.pod(run, phase="Failed", containerStatuses=[{"name": "host", "state": {"terminated": ended}}])
+    play.ended(run, LastWord(Status.FAILED, cause), "Failed")
     engines.refresh(run)
     assert (run.status, run.cause) == (Status.FAILED, cause)
 
@@ -759,8 +766,7 @@ def test_the_end_of_a_record_comes_from_where_it_is_stored_when_the_pod_is_gone(
     play.end()
     store_part(play, kept, s3, last=True)
     play.pod(kept, phase="Succeeded")
-    jobs = [each["metadata"]["name"] for each in play.server.of("jobs")]
-    play.server.change("jobs", jobs[0], status={"conditions": [{"type": "Complete", "status": "True"}]})
+    play.job_complete(kept)
     engines.refresh(kept)
     assert [line.text for line in kept.logs()] == ["hello", "fetched, but not stored", "stored, and never fetched"]
     assert kept.status is Status.COMPLETED
@@ -788,10 +794,7 @@ def test_an_output_that_was_lost_with_its_pod_is_told_when_the_stored_record_say
         play.pod(run, name="another", phase="Running")
     else:
         play.pod(run, phase="Succeeded")
-        job = next(each for each in play.server.of("jobs") if each["metadata"]["name"].endswith("algo-1"))
-        play.server.change(
-            "jobs", job["metadata"]["name"], status={"conditions": [{"type": "Complete", "status": "True"}]}
-        )
+        play.job_complete(run)
     engines.refresh(run)
     assert run.status is Status.COMPLETED
     (lost,) = (event for event in run.events() if isinstance(event, HostNotCollected))
@@ -809,8 +812,7 @@ def test_a_store_that_only_pods_reach_does_not_keep_a_run_from_its_end(
     run = play.start(**places, options={"check_storage": False})
     write_ticket(run.paths, msgspec.structs.replace(read_ticket(run.paths, KubeTicket), reads_store=check))
     play.running(run)
-    ended = {"exitCode": 0, "reason": "Completed", "message": encode_last_word(LastWord(Status.COMPLETED)).decode()}
-    play.pod(run, phase="Succeeded", containerStatuses=[{"name": "host", "state": {"terminated": ended}}])
+    play.ended(run, LastWord(Status.COMPLETED))
     if check:
         with pytest.raises(StorageError):
             engines.refresh(run)

@@ -70,8 +70,8 @@ class KubeTicket(Ticket, frozen=True):
         output_stored: the output is stored elsewhere, and not fetched.
         linger: seconds that the leader's pod waits at the end for somebody who fetches the record.
         max_pending: seconds that a pod may wait; None without a limit.
+        owner: kind and name of the object that owns the others.
         reads_store: this machine should reach the places of the job, `record` too; else perhaps only its pods do.
-        owner: kind and name of the object that owns the others. Of a run of an older headrace it is that ConfigMap.
     """
 
     server: str
@@ -82,8 +82,8 @@ class KubeTicket(Ticket, frozen=True):
     output_stored: bool
     linger: float
     max_pending: float | None
+    owner: tuple[str, str]
     reads_store: bool = True
-    owner: tuple[str, str] = ("ConfigMap", "")
 
 
 def write_leader(paths: RunPaths, uid: str) -> None:
@@ -259,8 +259,7 @@ def fetched(cluster: Cluster, ticket: KubeTicket, paths: RunPaths, fetch: Record
 
 def delete_objects(cluster: Cluster, ticket: KubeTicket) -> None:
     """Deletes the owner of a run's objects, and with it all of them. Raises KubernetesUnreachable, ClusterRefused."""
-    kind, name = ticket.owner
-    cluster.delete(kind, name or ticket.name)
+    cluster.delete(*ticket.owner)
 
 
 def delete_after_failure(cluster: Cluster, ticket: KubeTicket) -> None:
