@@ -15,8 +15,8 @@ The sub-packages, in the order in which they import each other:
     batch          a batch in memory: its structure (pytree), its rows (row_layout), the slabs that it lies in
     sources        shards with an index: tar, JSON lines, Parquet, Arrow, datasets; rows by number
     wire           messages, the handshake with the secret, TLS, and the channel that carries frames; endpoints
-    pipelines      a pipeline by name (factory), its random numbers (seeds), samples made into batches (fetch, collate)
-    plan           which samples in which order (planner, epoch, samplers, shard_map), and where the trainer is in it
+    pipelines      a pipeline by name (factory), its random numbers (seeds), samples made into batches (fetch)
+    plan           which samples in which order (planner, epoch, orders, shard_map), and where the trainer is in it
     metrics        what the time of a training loop and of its workers goes to
     worker         who makes slices: feed_server -> work_queue -> executor_pool -> forkserver -> executor -> slices
     client         who asks for them: session, and below it
