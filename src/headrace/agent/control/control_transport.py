@@ -82,12 +82,14 @@ class Stream:
         limit: bytes of a frame that may come.
         peer: name of the host whose certificate the other end has shown.
         address: of the other end, for a log.
+        feed_generation: of an agent's, that of the list of feed servers that was sent over it last.
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, limit: int = SIZE_LIMIT) -> None:
         self._reader = reader
         self._writer = writer
         self.limit = limit
+        self.feed_generation = -1
         names = (writer.get_extra_info("peercert") or {}).get("subjectAltName", ())
         self.peer = str(next((name for kind, name in names if kind == "DNS"), ""))
         self.address = str(writer.get_extra_info("peername"))
@@ -174,25 +176,12 @@ class Agents(Protocol):
 
 
 @dataclass(eq=False)
-class _AgentStream:
-    """The stream of an agent.
-
-    Attributes:
-        stream: as it is.
-        feed_generation: of the list of feed servers that was sent over it last.
-    """
-
-    stream: Stream
-    feed_generation: int = -1
-
-
-@dataclass(eq=False)
 class _Attempt:
     number: int
     agents: Agents
     processes: dict[str, bytes] = field(default_factory=dict)  # of each host's agent
     replaced: set[bytes] = field(default_factory=set)  # processes of agents that count no more
-    streams: dict[str, _AgentStream] = field(default_factory=dict)
+    streams: dict[str, Stream] = field(default_factory=dict)
     woken: set[str] = field(default_factory=set)  # hosts to which orders go at the end of this turn of the loop
 
 
@@ -317,8 +306,8 @@ class ControlServer:
                 await work
             finally:
                 self._attempt = None
-                for agent in attempt.streams.values():
-                    agent.stream.abort()
+                for stream in attempt.streams.values():
+                    stream.abort()
 
         return asyncio.run_coroutine_threadsafe(attempted(), self._loop)
 
@@ -343,8 +332,8 @@ class ControlServer:
         for host in hosts:
             if (process := attempt.processes.pop(host, None)) is not None:
                 attempt.replaced.add(process)
-            if (agent := attempt.streams.pop(host, None)) is not None:
-                agent.stream.abort()
+            if (stream := attempt.streams.pop(host, None)) is not None:
+                stream.abort()
 
     def _wake(self, attempt: _Attempt, hosts: Collection[str]) -> None:
         if not attempt.woken:
@@ -354,11 +343,11 @@ class ControlServer:
     def _send_orders(self, attempt: _Attempt) -> None:
         woken, attempt.woken = attempt.woken, set()
         for host in woken & attempt.streams.keys():
-            agent, orders = attempt.streams[host], attempt.agents.orders(host)
-            if orders.feed_generation == agent.feed_generation:
+            stream, orders = attempt.streams[host], attempt.agents.orders(host)
+            if orders.feed_generation == stream.feed_generation:
                 orders = msgspec.structs.replace(orders, feed=())
-            if agent.stream.offer(encode(orders)):  # else the answer to its next report has them
-                agent.feed_generation = orders.feed_generation
+            if stream.offer(encode(orders)):  # else the answer to its next report has them
+                stream.feed_generation = orders.feed_generation
 
     async def _serve(self, stream: Stream) -> None:
         match decode_opening(await stream.receive()):
@@ -381,18 +370,18 @@ class ControlServer:
         return attempt
 
     async def _talk(self, attempt: _Attempt, stream: Stream) -> None:
-        host, agent = stream.peer, _AgentStream(stream)
-        attempt.streams[host] = agent  # when the agent has an older stream, that one is not written to any more
+        host = stream.peer
+        attempt.streams[host] = stream  # when the agent has an older stream, that one is not written to any more
         attempt.agents.connected(host)
         try:
             while True:
                 report = decode_report(await stream.receive())
-                if attempt.streams.get(host) is not agent:
+                if attempt.streams.get(host) is not stream:
                     return
                 attempt.agents.receive(host, report)
                 self._wake(attempt, (host,))
         finally:
-            if attempt.streams.get(host) is agent:
+            if attempt.streams.get(host) is stream:
                 del attempt.streams[host]
                 attempt.agents.disconnected(host)
             stream.abort()

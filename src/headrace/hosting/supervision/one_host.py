@@ -42,7 +42,7 @@ from headrace.hosting.machines.host_record import bring_record, what_happened
 from headrace.hosting.supervision.following_host import FollowingHost
 from headrace.hosting.supervision.instances import StopOrders, supervisor_environment
 from headrace.hosting.supervision.leading_host import Keep, LeadingHost
-from headrace.instance.channels.stage_orders import SERVE, STAGE, order_path, read_order
+from headrace.instance.channels.stage_orders import SERVE, STAGE, read_order
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.log_setup import VARIABLE, log_to_stderr
 from headrace.processes.bootstrap import become_subreaper
@@ -60,49 +60,28 @@ def keep_own_orders(plan: LaunchPlan, paths: RunPaths, host: str) -> None:
     Raises:
         OSError, msgspec.DecodeError: an order cannot be read or written.
     """
-    for name in (STAGE, SERVE):
-        _own_channels(paths, name, host)
-    for name in (RESTORE, SYNC):
-        if _is_there(paths, name):
-            artefacts = artefact_plan(paths, name)
-            own = tuple(each for each in artefacts.hosts if each.name == host)
-            _write(paths, name, msgspec.structs.replace(artefacts, hosts=own, part=host))
-    if _is_there(paths, INSTALL):
-        wanted = msgspec.json.decode(_path(paths, INSTALL), type=list[VirtualEnvironment])
-        own_group = plan.host(host).group
-        own_wanted = [each for each in wanted if own_group in each.groups]
-        _write(paths, INSTALL, own_wanted) if own_wanted else _remove(paths, INSTALL)
-    if host != plan.leader:
-        _remove(paths, COLLECT)
-        _remove(paths, STORE_RECORD)
+    for name in (STAGE, SERVE, RESTORE, SYNC, INSTALL, COLLECT, STORE_RECORD):
+        file = paths.engine / f"{name}.json"
+        if file.is_file() and not (host == plan.leader and name in (COLLECT, STORE_RECORD)):
+            own = _own_order(plan, paths, name, host)
+            file.write_bytes(msgspec.json.format(msgspec.json.encode(own)) + b"\n") if own else file.unlink()
 
 
-def _own_channels(paths: RunPaths, name: str, host: str) -> None:
-    if not order_path(paths.root, name).is_file():
-        return
-    order = read_order(paths.root, name)
-    channels = tuple(channel for channel in order.channels if host in channel.hosts)
-    bases = {each: base for each, base in order.bases.items() if each == host}
-    if channels:
-        _write(paths, name, msgspec.structs.replace(order, bases=bases, channels=channels))
-    else:
-        _remove(paths, name)
-
-
-def _is_there(paths: RunPaths, name: str) -> bool:
-    return (paths.engine / f"{name}.json").is_file()
-
-
-def _path(paths: RunPaths, name: str) -> bytes:
-    return (paths.engine / f"{name}.json").read_bytes()
-
-
-def _write(paths: RunPaths, name: str, order: object) -> None:
-    (paths.engine / f"{name}.json").write_bytes(msgspec.json.format(msgspec.json.encode(order)) + b"\n")
-
-
-def _remove(paths: RunPaths, name: str) -> None:
-    (paths.engine / f"{name}.json").unlink(missing_ok=True)
+def _own_order(plan: LaunchPlan, paths: RunPaths, name: str, host: str) -> object:
+    """Returns what is in an order for a host; nothing if it has nothing to do."""
+    if name in (STAGE, SERVE):
+        order = read_order(paths.root, name)
+        channels = tuple(channel for channel in order.channels if host in channel.hosts)
+        bases = {each: base for each, base in order.bases.items() if each == host}
+        return msgspec.structs.replace(order, bases=bases, channels=channels) if channels else None
+    if name in (RESTORE, SYNC):
+        artefacts = artefact_plan(paths, name)
+        own = tuple(each for each in artefacts.hosts if each.name == host)
+        return msgspec.structs.replace(artefacts, hosts=own, part=host)
+    if name == INSTALL:
+        wanted = msgspec.json.decode((paths.engine / f"{name}.json").read_bytes(), type=list[VirtualEnvironment])
+        return [each for each in wanted if plan.host(host).group in each.groups]
+    return None
 
 
 _log = logging.getLogger("headrace.hosting.supervision.one_host")  # this module runs as __main__
