@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import difflib
+import functools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -94,6 +95,7 @@ def shape(name: str) -> InstanceShape | None:
     return _SHAPES.get(name)
 
 
+@functools.lru_cache(maxsize=100)  # it takes a millisecond, and a wrong job is read more than once
 def hint_for(name: str) -> str:
     """Returns which types a name that is none of them may stand for: the nearest, and those of its family.
 
