@@ -19,6 +19,7 @@ from headrace.errors import FeedError, ProtocolError, WorkersLost
 from headrace.feed.client.assembly import Assembly, Delivery
 from headrace.feed.client.exchange import Exchange
 from headrace.feed.client.policy import BatchSkipped, Policy, SessionStats, Skipped
+from headrace.feed.client.scheduler import BUNDLE_BATCHES
 from headrace.feed.client.work_units import Bundle
 from headrace.feed.client.worker_pool import PATIENCE, WorkerPool
 from headrace.feed.descriptors import explained
@@ -299,24 +300,21 @@ class Session:
         self._asked = self._now()
 
     def _fill(self) -> None:
-        executors = max(1, self._schedule.executors)
-        limit = self._units(self._prefetch * executors) if self._prefetch else None
-        share = max(1, self._prefetch // 2) if self._prefetch else None
-        bundles = max(WINDOW, 2 * executors, self._units(2))
-
-        def full() -> bool:
-            batches = self._schedule.batches
-            within = len(self._schedule.bundles) < bundles if limit is None else batches < limit
-            return not within and batches >= self._units(self.ahead)
-
-        while not full():
-            left = max(1, limit - self._schedule.batches) if limit is not None else None
-            plans = self._next_plans(min(share, left) if share is not None and left is not None else None)
-            if not plans:
+        """Takes plans while fewer batches are on their way than there should be."""
+        schedule, prefetch, executors = self._schedule, self._prefetch, max(1, self._schedule.executors)
+        limit, window = self._units((prefetch or 0) * executors), max(WINDOW, 2 * executors, self._units(2))
+        while True:
+            batches, most = schedule.batches, BUNDLE_BATCHES
+            full = batches >= limit if prefetch else len(schedule.bundles) >= window
+            if full and batches >= self._units(self.ahead):
                 return
-            self._schedule.push(plans)
+            if prefetch:
+                most = max(1, min(prefetch // 2, limit - batches))
+            if not (plans := self._next_plans(most)):
+                return
+            schedule.push(plans)
 
-    def _next_plans(self, most: int | None) -> list[BatchPlan]:
+    def _next_plans(self, most: int) -> list[BatchPlan]:
         """Takes the next plans, as many as should travel together: of one epoch."""
         first = self._peeked or next(self._plans, None)
         self._peeked = None
@@ -325,7 +323,7 @@ class Session:
         size = self._assembly.batch_bytes(first.rows)
         count = self._schedule.bundle_size(first.rows, size, self._assembly.bundle_limit)
         plans, alike = [first], (first.epoch, first.rows)
-        while first.draw is None and len(plans) < (min(count, most) if most is not None else count):
+        while first.draw is None and len(plans) < min(count, most):
             self._peeked = next(self._plans, None)
             if self._peeked is None or (self._peeked.epoch, self._peeked.rows) != alike:
                 break
