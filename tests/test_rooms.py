@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.host_libraries import LIBRARIES
+from headrace.install_hint import LIBRARIES
 from imports_of import Import, circles, imports_in, modules_of
 
 PACKAGE = Path(__file__).parent.parent / "src" / "headrace"
@@ -25,7 +25,6 @@ MAY_IMPORT: dict[str, set[str]] = {
     "home": set(),
     "name_order": set(),
     "install_hint": set(),
-    "host_libraries": set(),
     "private_folders": set(),
     "own_runs": set(),
     "record_files": set(),
@@ -48,7 +47,6 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("job", "hosting", "instance", "runs", "catalog", "processes", "insight", "feed"),
         "aws_errors",
         "sagemaker_parameters",
-        "host_libraries",
     },
     # insight: `Handle.report`; feed: the cores that a pod may use
     "insight": {"runs", "catalog"},
@@ -59,7 +57,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     # instance: the client of S3, for copies
     # cloud: AWS Batch needs what `headrace cloud` has: calls of AWS, stacks of roles, images, headrace's own wheel
     "endpoint": {"job", "engines", "runs", "insight", "catalog", "ledger"},
-    "cloud": {"aws_errors", "catalog", "instance", "host_libraries"},  # instance: the ports at which hosts meet
+    "cloud": {
+        "aws_errors",
+        "catalog",
+        "instance",
+    },  # instance: the ports at which hosts meet
     "cli": {
         "job",
         "instance",
@@ -79,7 +81,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 INSTANCE_SIDE = ["instance", "feed", "measuring", "agent", "runs", "processes", "hosting"]
 INSTANCE_LIBRARIES = {*LIBRARIES, "torch"}
 OPTIONAL_LIBRARIES = {  # extras; nothing else needs them
-    "agent/metrics/gpus.py": {"pynvml"},
+    "agent/metrics/sampler.py": {"pynvml"},
     "feed/prometheus.py": {"prometheus_client"},
     "feed/sources/arrow_shards.py": {"pyarrow"},
     "feed/sources/parquet_shards.py": {"pyarrow"},

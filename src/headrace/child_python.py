@@ -1,9 +1,51 @@
-"""How headrace starts its own modules as processes, and how it names a Python. Standard library only."""
+"""How headrace starts its own modules as processes, how they die with who started them, and how it names a Python.
+
+Standard library only. `die_with_parent` asks the kernel for a SIGKILL when the thread that made this process ends: for
+children of single-threaded processes. `watch_parent` watches the parent's pidfd in a thread.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import os
+import select
+import signal
 import sys
+import threading
 from collections.abc import Sequence
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(parent: int) -> None:
+    """Has the kernel kill this process when its parent dies; kills it now if that has already happened.
+
+    Args:
+        parent: the parent's process id, as the parent knows it.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def watch_parent(parent: int) -> None:
+    """Starts a thread that kills this process when the process `parent` ends."""
+    try:
+        descriptor = os.pidfd_open(parent)
+    except ProcessLookupError:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return
+
+    def wait() -> None:
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        poll.poll()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=wait, name="headrace-parent-watch", daemon=True).start()
+
 
 _NO_FOLDER = "import sys; del sys.path[0]; import runpy; runpy.run_module({!r}, run_name='__main__', alter_sys=True)"
 """For an interpreter without ``-P``."""

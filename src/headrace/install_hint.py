@@ -1,5 +1,7 @@
 """How an extra is added to this copy of headrace: the command for a clone, a wheel's file, a repository or an index.
 
+`LIBRARIES` is what headrace itself needs on a host of a job, with versions; a container reads it first of all.
+
 Read from what pip and uv record (``direct_url.json``, PEP 610). Imports the standard library only, and that when asked.
 """
 
@@ -10,6 +12,13 @@ import shlex
 import sys
 from pathlib import Path
 from typing import Any
+
+LIBRARIES = {
+    "msgspec": "msgspec>=0.18.2",
+    "numpy": "numpy>=1.24",
+    "psutil": "psutil>=6.0",
+    "xxhash": "xxhash>=3.4",
+}
 
 
 @functools.cache

@@ -14,8 +14,8 @@ import msgspec
 import pytest
 from agent_plans import make_plan, scripts
 
-from headrace.agent.metrics import gpus as gpus_module
-from headrace.agent.metrics.gpus import Gpus, gpus_of
+from headrace.agent.metrics import sampler as sampler_module
+from headrace.agent.metrics.sampler import Gpus, gpus_of
 from headrace.install_hint import install_hint
 from headrace.instance.launch_plan import LaunchPlan
 from needs import require
@@ -23,7 +23,7 @@ from nvml import build_nvml
 
 PROGRAM = """
 import json, logging, sys, time
-from headrace.agent.metrics.gpus import Gpus
+from headrace.agent.metrics.sampler import Gpus
 names = json.loads(sys.argv[1])
 if sys.argv[2] == "hide":
     sys.modules["pynvml"] = None
@@ -107,8 +107,8 @@ def test_a_host_without_gpus_does_not_look_for_nvml(logged) -> None:
 def test_a_driver_that_falls_silent_is_told_once_and_does_not_hold_up_the_agent(monkeypatch, logged) -> None:
     answer = threading.Event()
     monkeypatch.setattr(Gpus, "_run", lambda self: answer.wait(30))
-    monkeypatch.setattr(gpus_module, "SILENT", 0.05)
-    monkeypatch.setattr(gpus_module, "_CLOSE_SECONDS", 0.05)
+    monkeypatch.setattr(sampler_module, "SILENT", 0.05)
+    monkeypatch.setattr(sampler_module, "_CLOSE_SECONDS", 0.05)
     gpus = Gpus(None, interval=0.01)
     deadline = time.monotonic() + 10
     while not logged() and time.monotonic() < deadline:

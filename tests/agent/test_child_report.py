@@ -5,7 +5,7 @@ import os
 import msgspec
 import pytest
 
-from headrace.processes.child_report import ChildReport, read_report
+from headrace.processes.spawn import ChildReport, read_report
 
 
 @pytest.mark.parametrize("report", [ChildReport(ready=True, pid=7), ChildReport(error="a\nb: 'ü'", of_service=True)])

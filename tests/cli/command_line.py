@@ -190,7 +190,7 @@ def _import_commands() -> None:
         for module in pkgutil.walk_packages(package.__path__, f"{name}."):
             if not module.name.endswith("__main__"):
                 importlib.import_module(module.name)
-    for name in ("headrace.feed.serve", "headrace.feed.client.server_status"):
+    for name in ("headrace.feed.serve", "headrace.feed.client.remote_pool"):
         importlib.import_module(name)
     if heavy := {"torch", "tensorflow", "grpc"} & sys.modules.keys():
         raise AssertionError(f"what is forked may have threads of {', '.join(heavy)}")

@@ -21,7 +21,7 @@ headrace.hosting.helpers.__path__.insert(0, {folder!r})
 """
 PLAYER = """
 import json, os, pathlib, signal, sys, time
-from headrace.processes.child_report import ChildReport
+from headrace.processes.spawn import ChildReport
 run = pathlib.Path(sys.argv[1])
 name = pathlib.Path(__file__).stem
 def log(text):

@@ -16,7 +16,7 @@ from wheels import wheel
 from headrace.engines.planning.pack_files import PYTHONS, downloaded_libraries, pythons_of
 from headrace.engines.sagemaker.stage_channel import shared_content, stage_channel
 from headrace.errors import EngineRefused
-from headrace.host_libraries import LIBRARIES
+from headrace.install_hint import LIBRARIES
 from headrace.runs import create_run
 
 NAMES = [wanted.partition(">")[0] for wanted in LIBRARIES.values()]

@@ -18,7 +18,7 @@ from effort import SOAK
 from stage import until
 
 from headrace.hosting.helpers.sync import read_known
-from headrace.processes.child_report import ChildReport, read_report
+from headrace.processes.spawn import ChildReport, read_report
 from headrace.runs import Clash
 from headrace.runs.events import CheckpointsRestored
 from headrace.runs.reader import Run

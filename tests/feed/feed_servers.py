@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from headrace.feed import DataLoader
-from headrace.feed.client.server_status import inquire
+from headrace.feed.client.remote_pool import inquire
 from headrace.feed.wire import messages
 from headrace.feed.wire.endpoints import Endpoints
 from observer import processes_of

@@ -14,8 +14,8 @@ from feed_servers import Pair, free_port
 from headrace.feed.client import receiver as receiver_module
 from headrace.feed.client.receiver import Receiver
 from headrace.feed.wire import messages
+from headrace.feed.wire.endpoints import challenge, session_keys, welcome
 from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
-from headrace.feed.wire.handshake import challenge, session_keys, welcome
 
 SECRET = bytes.fromhex("5e" * 32)
 

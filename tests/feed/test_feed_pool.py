@@ -20,7 +20,7 @@ from feed_servers import HERE, Server, ask, wait_until
 from headrace.feed import DataLoader, stack_arrays
 from headrace.feed.batch.slab import GRANULE
 from headrace.feed.identifiers import PipelineNumber, RequestNumber
-from headrace.feed.loader.open_sessions import JOB_VARIABLE, job_of
+from headrace.feed.loader.supply import JOB_VARIABLE, job_of
 from headrace.feed.wire import messages
 from headrace.feed.worker.clients import ClientConnection, FairQueue, ServerRequest
 from headrace.feed.worker.send_buffers import Staging

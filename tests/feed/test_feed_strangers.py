@@ -23,9 +23,18 @@ from headrace.errors import ProtocolError, WorkersLost
 from headrace.feed import DataLoader
 from headrace.feed.batch.slab import Slab
 from headrace.feed.client import remote_pool
-from headrace.feed.client.server_status import inquire
+from headrace.feed.client.remote_pool import inquire
 from headrace.feed.wire import messages
-from headrace.feed.wire.endpoints import Endpoints
+from headrace.feed.wire.endpoints import (  # fmt: skip
+    HANDSHAKE_SECONDS,
+    ClientHandshake,
+    Endpoints,
+    RefusedByServer,
+    answer,
+    challenge,
+    check_answer,
+    welcome,
+)
 from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
 from headrace.feed.wire.frames import (
     CHECK,
@@ -40,15 +49,6 @@ from headrace.feed.wire.frames import (
     Seal,
     checksum,
     write_header,
-)
-from headrace.feed.wire.handshake import (  # fmt: skip
-    HANDSHAKE_SECONDS,
-    ClientHandshake,
-    RefusedByServer,
-    answer,
-    challenge,
-    check_answer,
-    welcome,
 )
 from headrace.feed.wire.messages import Fork
 from headrace.feed.worker.feed_server import MAX_PENDING
@@ -139,7 +139,7 @@ def test_every_field_of_a_hello_is_covered_by_its_proof() -> None:
 
 
 def test_a_short_nonce_is_refused() -> None:
-    import headrace.feed.wire.handshake as auth
+    import headrace.feed.wire.endpoints as auth
 
     offered = challenge()
     mac = auth._mac(SECRET, "client", messages.VERSION, offered.nonce, b"x", "c", 0, 1, "")

@@ -24,12 +24,11 @@ from source_data import fill_tars, noted
 from headrace.errors import FeedError, ProtocolError, WorkersLost
 from headrace.feed import DataLoader, stack_arrays
 from headrace.feed.client import remote_pool, shard_placement
-from headrace.feed.client.server_status import inquire
+from headrace.feed.client.remote_pool import inquire
 from headrace.feed.wire import frames, messages
-from headrace.feed.wire.endpoints import Endpoints
+from headrace.feed.wire.endpoints import ClientHandshake, Endpoints, bind, challenge
 from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
 from headrace.feed.wire.frames import write_header
-from headrace.feed.wire.handshake import ClientHandshake, bind, challenge
 from headrace.feed.wire.transport import ClientTls, ServerTls, TlsRefused, client_tls, server_tls
 from patience import allowed
 

@@ -18,7 +18,7 @@ from headrace.hosting.isolation import namespace_starter
 from headrace.hosting.isolation.network_layout import Layout
 from headrace.hosting.supervision.cleanup import remove_scratch
 from headrace.processes.bootstrap import become_subreaper
-from headrace.processes.child_report import ChildReport
+from headrace.processes.spawn import ChildReport
 
 namespace_starter.HOSTS_SECONDS = 0.3
 become_subreaper()

@@ -13,7 +13,7 @@ from headrace.hosting.supervision.cleanup import remove_channels
 from headrace.hosting.supervision.one_host import keep_own_orders
 from headrace.instance.channels.stage_orders import SERVE, ChannelOrder, order_path
 from headrace.instance.launch_plan import GroupPlan, HostPlan, LaunchPlan
-from headrace.processes.child_report import read_report
+from headrace.processes.spawn import read_report
 from headrace.runs import RunPaths
 
 BOTH = ("algo-1", "algo-2")

@@ -27,9 +27,9 @@ from headrace.errors import ProtocolError
 from headrace.feed import DataLoader
 from headrace.feed.batch.slab import Slab
 from headrace.feed.wire import messages
+from headrace.feed.wire.endpoints import HANDSHAKE_SECONDS, ClientHandshake
 from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
 from headrace.feed.wire.frames import Payload
-from headrace.feed.wire.handshake import HANDSHAKE_SECONDS, ClientHandshake
 from headrace.feed.worker.feed_server import BURST
 from patience import allowed
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from headrace.errors import RunNotFound
-from headrace.processes.child_report import read_report
+from headrace.processes.spawn import read_report
 from headrace.runs import EventWriter, LogWriter, Run, RunPaths, Status, Stream, create_run, list_runs
 from headrace.runs.describe import run_line
 from headrace.runs.events import JobStarted, ProgramStarted, RunFinished

@@ -14,7 +14,7 @@ import grpc
 import numpy as np
 from bench.feed.contenders.dataset_feed import METHOD, OPTIONS, Dummy, Example
 
-from headrace.feed.worker.parent_death import die_with_parent
+from headrace.child_python import die_with_parent
 
 QUEUED = 32  # as in SageMaker's example
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.feed.worker.parent_death import die_with_parent
+from headrace.child_python import die_with_parent
 
 
 def fresh(size: int) -> Iterator[Any]:

@@ -7,7 +7,7 @@ import sys
 
 from bench.feed.servers import free_port
 
-from headrace.feed.worker.parent_death import die_with_parent
+from headrace.child_python import die_with_parent
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 

@@ -30,7 +30,7 @@ from headrace.catalog.aws_facts import SOURCE, VERSIONS, find_image, known_regio
 from headrace.cloud.aws_calls import Aws, call, pages
 from headrace.cloud.stacks import KIND_TAG
 from headrace.errors import CloudError, HeadraceError, UsageError
-from headrace.host_libraries import LIBRARIES
+from headrace.install_hint import LIBRARIES
 
 DOCKERFILE = "Dockerfile"
 PLATFORM = "linux/amd64"

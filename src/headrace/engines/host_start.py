@@ -29,7 +29,7 @@ import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from headrace.host_libraries import LIBRARIES
+from headrace.install_hint import LIBRARIES
 from headrace.private_folders import new_folder
 
 INDEX = "JOB_COMPLETION_INDEX"

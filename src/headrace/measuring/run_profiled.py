@@ -19,7 +19,7 @@ from typing import IO
 
 import psutil
 
-from headrace.feed.worker.parent_death import die_with_parent
+from headrace.child_python import die_with_parent
 from headrace.measuring import watch
 
 BOOTSTRAP = Path(__file__).parent / "bootstrap"

@@ -312,7 +312,7 @@ def summarise(windows: Sequence[Window]) -> list[Summary]:
 def machine() -> dict[str, object]:
     """Returns what the figures were measured on."""
     from headrace.control_group import usable_cores
-    from headrace.feed.pipelines.fingerprint import numerics
+    from headrace.feed.pipelines.purity import numerics
 
     return {
         "cores": usable_cores(),

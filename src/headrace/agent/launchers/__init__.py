@@ -3,7 +3,7 @@ planned in `headrace.agent.program_specs` and started by `headrace.agent.host.pr
 
 MPI: mpirun on the first host of a world, its daemons on the others, the ranks as programs of their own hosts.
 
-    the first host's agent ─▶ mpi_launch ─▶ mpirun ─▶ launcher_proxy daemon HOST ... ─▶ agent ─▶ coordinator
+    the first host's agent ─▶ mpi_command ─▶ mpirun ─▶ launcher_proxy daemon HOST ... ─▶ agent ─▶ coordinator
                            ─▶ HOST's agent ─▶ orted
     mpirun, orted ─▶ launcher_proxy rank ─▶ the agent of that host ─▶ the user's program
 
@@ -14,8 +14,7 @@ own, and its exit code or signal is known, whatever mpirun reports.
 
     elastic_torchrun   torchrun on this host, and the ranks that it wants
     launched_ranks     what torchrun and MPI have in common, and the socket at which proxies ask
-    mpi_command        the command lines and variables of mpirun, its daemons and the ranks (pure)
-    mpi_launch         runs in place of mpirun until everything is known, then becomes it
+    mpi_command        the command lines and variables of mpirun, its daemons and the ranks, and what becomes mpirun
     mpi_host           the agent's part
 
 The coordinator's part is `coordinator.mpi_daemons`: which host asked for which daemon, how it ended, and what the end

@@ -90,7 +90,7 @@ class MpiHost:
 
     def start_mpirun(self) -> None:
         """Starts mpirun; the agent of the world's first host does."""
-        argv = module_command("headrace.agent.launchers.mpi_launch", self._me.name, options=UTF8)
+        argv = module_command("headrace.agent.launchers.mpi_command", self._me.name, options=UTF8)
         mpirun = self._programs.launch(MPIRUN, argv, self._launcher_variables())
         self._check_later(mpirun, CULPRIT_SECONDS)
 

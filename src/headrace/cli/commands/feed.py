@@ -256,7 +256,7 @@ def status(
     """
     from headrace.cli.options import answer
     from headrace.cli.views.feed_tables import status_document
-    from headrace.feed.client.server_status import inquire
+    from headrace.feed.client.remote_pool import inquire
 
     answers = inquire(_endpoints(addresses, secret_file, tls_ca), timeout)
     values = [

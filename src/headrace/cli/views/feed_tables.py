@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from headrace.feed.client.server_status import Answer
-from headrace.feed.pipelines.fingerprint import differences
+from headrace.feed.client.remote_pool import Answer
+from headrace.feed.pipelines.purity import differences
 from headrace.feed.wire.messages import Status
 from headrace.insight.render.document import Document, document, section, sentences, table
 from headrace.insight.render.plain_text import duration

@@ -30,7 +30,7 @@ from typing import Any
 
 import yaml
 
-from headrace import host_libraries
+from headrace import install_hint
 from headrace.engines.documents import Document
 from headrace.engines.host_start import PACKAGE, RUN_FILES
 from headrace.engines.kubernetes.cluster import KINDS
@@ -160,7 +160,7 @@ def needed(planned: KubernetesJob) -> tuple[str, ...]:
     job = planned.job
     places = [job.output_path, job.checkpoint_s3_uri, job.source_dir, *(order.uri for order in planned.orders)]
     with_s3 = job.record is not None or any(place and is_s3(place) for place in places)
-    own = tuple(host_libraries.LIBRARIES.values())
+    own = tuple(install_hint.LIBRARIES.values())
     return (*own, OF_S3) if with_s3 else own
 
 

@@ -27,7 +27,7 @@ import headrace
 from headrace.child_python import module_command
 from headrace.errors import EngineRefused, UsageError
 from headrace.home import home_dir
-from headrace.host_libraries import LIBRARIES
+from headrace.install_hint import LIBRARIES
 from headrace.private_folders import make_folders
 
 FOLDERS = ("adapters", "agent", "feed", "hosting", "instance", "processes", "runs")

@@ -21,7 +21,7 @@ from headrace.feed.client.verifier import Check, Verifier
 from headrace.feed.client.work_units import Bundle, Request, Slice
 from headrace.feed.client.worker_pool import Arrival, Worker, WorkerPool, WorkerState
 from headrace.feed.identifiers import WorkerNumber
-from headrace.feed.pipelines.fingerprint import differences, kind_of
+from headrace.feed.pipelines.purity import differences, kind_of
 from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.plan.shard_map import ShardMap
 from headrace.feed.wire import messages

@@ -23,6 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from headrace.child_python import watch_parent
 from headrace.errors import FeedError, PipelineError, WorkersLost
 from headrace.exit_status import exit_text, split_status
 from headrace.feed.client.worker_pool import Arrival, Worker, WorkerPool
@@ -36,7 +37,6 @@ from headrace.feed.wire.messages import OpenFailed, RemoteError, SliceRequest
 from headrace.feed.wire.remote_errors import kind_of
 from headrace.feed.worker.executor import executor_main
 from headrace.feed.worker.executor_rules import Hang, RestartBudget
-from headrace.feed.worker.parent_death import watch_parent
 from headrace.feed_metrics import Because
 
 PICKLED_HINT = "with spawn and forkserver the dataset is pickled: define functions and classes at the top of a module"

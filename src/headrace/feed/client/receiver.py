@@ -27,6 +27,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
+from headrace.child_python import watch_parent
 from headrace.errors import FeedError, ProtocolError
 from headrace.feed.batch.row_layout import Layout, decode_layout
 from headrace.feed.batch.slab import Slab
@@ -34,12 +35,10 @@ from headrace.feed.client.worker_pool import Keepalive
 from headrace.feed.descriptors import FULL, no_room
 from headrace.feed.identifiers import RequestNumber, RouteNumber, SlabNumber
 from headrace.feed.wire import messages
-from headrace.feed.wire.endpoints import split_address
+from headrace.feed.wire.endpoints import HANDSHAKE_SECONDS, ClientHandshake, RefusedByServer, refusal, split_address
 from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
 from headrace.feed.wire.frames import Frame, OtherVersion
-from headrace.feed.wire.handshake import HANDSHAKE_SECONDS, ClientHandshake, RefusedByServer, refusal
 from headrace.feed.wire.transport import ClientTls, TlsRefused, client_tls, configure_tcp
-from headrace.feed.worker.parent_death import watch_parent
 
 CONNECT_SECONDS = 5.0
 LOOK_SECONDS = 0.5

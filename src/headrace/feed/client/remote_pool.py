@@ -4,6 +4,8 @@ Of many hosts a rank uses `MOST_HOSTS`, the first of its own order of them, whic
 over the hosts. In place of a host that is lost or fails it uses the next one, until that host serves again. Where hosts
 hold different data (`WorkerPool.all_needed`) it uses all of them. Placement is free: which hosts are used changes no
 batch.
+
+`inquire` asks servers what they are doing.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ import logging
 import os
 import socket
 import subprocess
+import time
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +26,7 @@ from functools import partial
 import psutil
 
 from headrace.child_python import module_command
-from headrace.errors import WorkersLost
+from headrace.errors import ProtocolError, WorkersLost
 from headrace.exit_status import exit_text, split_status
 from headrace.feed.client.worker_pool import (
     RECOVER_SECONDS,
@@ -35,13 +39,96 @@ from headrace.feed.client.worker_pool import (
     WorkerState,
 )
 from headrace.feed.wire import messages
-from headrace.feed.wire.endpoints import Endpoint, Endpoints
+from headrace.feed.wire.endpoints import (
+    HANDSHAKE_SECONDS,
+    ClientHandshake,
+    Endpoint,
+    Endpoints,
+    RefusedByServer,
+    split_address,
+)
 from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection, Link
-from headrace.feed.wire.handshake import HANDSHAKE_SECONDS, ClientHandshake, RefusedByServer
 from headrace.feed.wire.messages import decode_greeting
+from headrace.feed.wire.transport import client_tls, configure_tcp
 from headrace.feed.worker.executor_rules import RestartBudget
 
 _log = logging.getLogger(__name__)
+
+CLIENT = "headrace feed status"
+MAX_AT_ONCE = 32
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The result of asking one server.
+
+    Attributes:
+        endpoint: the server.
+        status: what it answered; None if it could not be asked.
+        reason: why it could not be asked.
+    """
+
+    endpoint: Endpoint
+    status: messages.Status | None
+    reason: str = ""
+
+
+def inquire(endpoints: Endpoints, timeout: float = 5.0) -> list[Answer]:
+    """Asks all servers at the same time.
+
+    Args:
+        endpoints: the servers, and the secret.
+        timeout: seconds for each.
+
+    Returns:
+        One answer for each, in order.
+    """
+    servers: Sequence[Endpoint] = endpoints.current()
+    if not servers:
+        return []
+    with ThreadPoolExecutor(min(MAX_AT_ONCE, len(servers)), "headrace-inquiry") as pool:
+        return list(pool.map(lambda endpoint: _ask(endpoint, endpoints, timeout), servers))
+
+
+def _ask(endpoint: Endpoint, endpoints: Endpoints, timeout: float) -> Answer:
+    deadline = time.monotonic() + timeout
+    try:
+        channel = _connect(endpoint, endpoints.tls_ca, timeout)
+    except OSError as error:
+        return Answer(endpoint, None, (error.strerror or str(error)).lower())
+    try:
+        return Answer(endpoint, _converse(channel, endpoints.secret, deadline))
+    except ProtocolError as error:
+        return Answer(endpoint, None, error.message)
+    except TimeoutError:
+        return Answer(endpoint, None, f"no answer within {timeout:g} s")
+    except ConnectionClosed as error:
+        return Answer(endpoint, None, f"connection lost: {error}")
+    finally:
+        channel.close()
+
+
+def _connect(endpoint: Endpoint, tls_ca: str, timeout: float) -> FramedConnection:
+    if endpoint.address.startswith("unix:"):
+        return connect_unix(endpoint.address).channel
+    host, port = split_address(endpoint.address)
+    tls = client_tls(tls_ca, endpoint.certified) if tls_ca else None
+    connection = socket.create_connection((host, port), timeout)
+    configure_tcp(connection)
+    return FramedConnection(connection, handshake=decode_greeting, tls=tls)
+
+
+def _converse(channel: FramedConnection, secret: bytes, deadline: float) -> messages.Status:
+    handshake = ClientHandshake(secret, CLIENT)
+    while True:
+        for frame in channel.wait(max(0.0, deadline - time.monotonic())):
+            frame.discard()
+            if isinstance(frame.message, messages.Status) and handshake.welcome is not None:
+                return frame.message
+            handshake.hear(frame.message, channel)
+            if handshake.welcome is not None:
+                channel.send(messages.StatusRequest())
+
 
 LOGS_HINT = "see the logs of these hosts"
 MOST_HOSTS = 32  # that a rank uses

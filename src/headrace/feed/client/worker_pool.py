@@ -20,10 +20,9 @@ from headrace.errors import FeedError, ProtocolError
 from headrace.feed.batch.slab import SlabPool
 from headrace.feed.identifiers import NO_ROUTE, RouteNumber, SlabNumber, WorkerNumber
 from headrace.feed.wire import messages
-from headrace.feed.wire.endpoints import NOWHERE, Endpoint
+from headrace.feed.wire.endpoints import NOWHERE, ClientHandshake, Endpoint
 from headrace.feed.wire.framed_connection import ConnectionClosed, Link
 from headrace.feed.wire.frames import Frame
-from headrace.feed.wire.handshake import ClientHandshake
 
 ASK_AFTER = 1.0
 GONE_AFTER = 3.0

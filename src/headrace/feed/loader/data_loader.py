@@ -28,9 +28,20 @@ from headrace.feed.client.worker_pool import WorkerPool
 from headrace.feed.identifiers import require_count, whole
 from headrace.feed.loader.device import DeviceBatches, find_device, find_pinning, open_device
 from headrace.feed.loader.loader_options import Options, find_shard, samplers_of, warn_of_pass, warn_of_workers
-from headrace.feed.loader.open_sessions import PIPELINE, OpenSessions, job_of, opening_by_name
 from headrace.feed.loader.stats import LoaderStats, loader_stats
-from headrace.feed.loader.supply import CountedPass, Inline, Iteration, LaneBatches, Pass, Served, Supply
+from headrace.feed.loader.supply import (
+    PIPELINE,
+    CountedPass,
+    Inline,
+    Iteration,
+    LaneBatches,
+    OpenSessions,
+    Pass,
+    Served,
+    Supply,
+    job_of,
+    opening_by_name,
+)
 from headrace.feed.metrics.step_meter import StepMeter
 from headrace.feed.pipelines.factory import Pipeline
 from headrace.feed.pipelines.fetch import Built, stacks_rows, standard_collate

@@ -3,11 +3,16 @@
 Each sample is made twice, its generators set as a worker would: once in order, once in reverse order and with the
 process's generators in another state before. What differs between the two is named by index and field, and so are those
 of the process's generators that moved: headrace sets these before every sample, and no others.
+
+`numerics` says what must be equal for two workers to compute the same bits.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
+import platform
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +22,42 @@ from headrace.feed.batch import pytree
 from headrace.feed.pipelines.fetch import Built, RowFailed, SampleAddresses, make_whole
 from headrace.feed.pipelines.seeds import PreservedGenerators, process_states, set_generators, stream_key
 from headrace.feed.wire.remote_errors import in_short, remote_error
+
+LIBRARIES = ("numpy", "torch", "torchvision", "pillow", "scipy", "opencv-python", "opencv-python-headless")
+
+
+def numerics() -> dict[str, str]:
+    """Returns this process's numerics fingerprint: name to value."""
+    values = {"python": platform.python_version(), "machine": platform.machine()}
+    for library in LIBRARIES:
+        try:
+            values[library] = importlib.metadata.version(library)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        values["torch"] = str(torch.__version__)
+        values["cpu_capability"] = str(torch.backends.cpu.get_cpu_capability())
+        values["threads"] = str(torch.get_num_threads())
+    return values
+
+
+def kind_of(numerics: dict[str, str]) -> bytes:
+    """Returns 3 bytes that stand for a fingerprint; none for an empty one, of a trainer's own worker processes."""
+    if not numerics:
+        return b""
+    text = repr(sorted(numerics.items())).encode()
+    return hashlib.blake2b(text, digest_size=3, person=b"numerics").digest()
+
+
+def differences(first: dict[str, str], second: dict[str, str]) -> list[str]:
+    """Lists in words how two fingerprints differ; empty when they are equal."""
+    return [
+        f"{name}: {first.get(name, 'absent')} and {second.get(name, 'absent')}"
+        for name in sorted(first.keys() | second.keys())
+        if first.get(name) != second.get(name)
+    ]
+
 
 SHOWN = 8
 _BEFORE = b"history"

@@ -4,7 +4,7 @@ It speaks `messages` on one Unix socket, to the trainer (local workers) or to it
 results into the slab that the request names, or into a fresh one whose descriptor it passes on when there is none
 that fits. It keeps no state but the pipelines that are open and the slabs that it has mapped.
 
-It lives as long as the other end of its socket, and dies with the process that made it (see `parent_death`).
+It lives as long as the other end of its socket, and dies with the process that made it (see `child_python`).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from headrace.feed.descriptors import explained
 from headrace.feed.identifiers import PipelineNumber, RequestNumber, SlabNumber
 from headrace.feed.pipelines.factory import load_factory, load_function
 from headrace.feed.pipelines.fetch import Built, stack_in_ordinary_memory, stacks_rows, standard_collate
-from headrace.feed.pipelines.fingerprint import numerics
 from headrace.feed.pipelines.lane_datasets import is_uncounted, refuse_own_ranks, require_openable, show_one_rank
+from headrace.feed.pipelines.purity import numerics
 from headrace.feed.pipelines.seeds import seed_worker
 from headrace.feed.plan.shard_map import in_key_order
 from headrace.feed.wire import messages

@@ -35,8 +35,8 @@ from headrace.feed.batch.slab import Slab
 from headrace.feed.descriptors import FULL, no_room
 from headrace.feed.metrics.metric_file import MetricFile
 from headrace.feed.metrics.worker_meter import WorkMeter
-from headrace.feed.pipelines.fingerprint import numerics
-from headrace.feed.wire import handshake, messages
+from headrace.feed.pipelines.purity import numerics
+from headrace.feed.wire import endpoints, messages
 from headrace.feed.wire.endpoints import split_address
 from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
 from headrace.feed.wire.frames import Frame
@@ -331,7 +331,7 @@ class FeedServer:
         channel = FramedConnection(connection, handshake=messages.decode_hello, tls=None if local else self._tls)
         name = "a local process" if local else f"{address[0]}:{address[1]}"
         client = ClientConnection(
-            channel, name, local, time.monotonic() + handshake.HANDSHAKE_SECONDS, handshake.challenge()
+            channel, name, local, time.monotonic() + endpoints.HANDSHAKE_SECONDS, endpoints.challenge()
         )
         self._clients.append(client)
         client.send(client.challenge)
@@ -344,7 +344,7 @@ class FeedServer:
                 continue
             if now > client.deadline:
                 self._close(client, "no handshake in time")
-            elif not client.channel.stream.ready and now > client.deadline - handshake.HANDSHAKE_SECONDS + TLS_SECONDS:
+            elif not client.channel.stream.ready and now > client.deadline - endpoints.HANDSHAKE_SECONDS + TLS_SECONDS:
                 client.channel.refuse_plain(NEEDS_TLS)
                 self._close(client, "it does not speak TLS")
 
@@ -402,9 +402,9 @@ class FeedServer:
     def _greet(self, client: ClientConnection, message: messages.Message) -> None:
         if not isinstance(message, messages.Hello):
             raise ProtocolError("it spoke before it proved that it holds the secret")
-        secret = handshake.bind(self._secret, client.channel.stream.binding)
+        secret = endpoints.bind(self._secret, client.channel.stream.binding)
         reached = () if client.channel.stream.binding else (client.channel.stream.addresses[0], *self._advertised)
-        why = handshake.check_answer(secret, client.challenge, message, reached)
+        why = endpoints.check_answer(secret, client.challenge, message, reached)
         if why:
             client.send(messages.Refused(why))
             self._close(client, why)
@@ -413,8 +413,8 @@ class FeedServer:
         client.name = f"{message.client} ({client.name})"
         if not client.local:
             self._work.links.begin(client.channel)
-        client.send(handshake.welcome(secret, client.challenge, message, self._host, self._pool.size))
-        keys = handshake.session_keys(secret, client.challenge, message)
+        client.send(endpoints.welcome(secret, client.challenge, message, self._host, self._pool.size))
+        keys = endpoints.session_keys(secret, client.challenge, message)
         client.channel.trust(keys.server, keys.client)
 
 

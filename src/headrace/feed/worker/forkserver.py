@@ -19,13 +19,13 @@ import sys
 import warnings
 from pathlib import Path
 
+from headrace.child_python import die_with_parent
 from headrace.feed.descriptors import keep_room, restore_limit
 from headrace.feed.wire import messages
 from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
 from headrace.feed.wire.frames import Frame
 from headrace.feed.wire.messages import Exited, Fork, Forked
 from headrace.feed.worker.executor import executor_main
-from headrace.feed.worker.parent_death import die_with_parent
 
 
 class ForkServer:

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.errors import HeadraceError
-from headrace.processes.child_report import ChildReport
+from headrace.processes.spawn import ChildReport
 from headrace.runs import RunPaths
 
 JOB_STATUS = "HEADRACE_JOB_STATUS"  # variable in which `collect` finds the job's status so far

@@ -27,7 +27,7 @@ from headrace.instance.channels.pipes import Epochs, Pipe, share
 from headrace.instance.channels.stage_orders import AUGMENTED, SERVE, ChannelOrder, StageOrder, read_order
 from headrace.instance.paths import TreePaths
 from headrace.instance.storage import Store
-from headrace.processes.child_report import ChildReport
+from headrace.processes.spawn import ChildReport
 from headrace.runs import RunPaths
 
 STOP = {signal.SIGTERM, signal.SIGINT}

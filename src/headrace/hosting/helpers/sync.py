@@ -44,7 +44,7 @@ from headrace.instance import storage
 from headrace.instance.kept_files import FILE, LOST, OTHER, walk
 from headrace.instance.paths import TreePaths
 from headrace.instance.storage import THREADS, Object, Store
-from headrace.processes.child_report import ChildReport
+from headrace.processes.spawn import ChildReport
 from headrace.runs import ArtefactsStored, Clash, EventWriter, Run, RunPaths
 from headrace.runs.events import AttemptStarted, Version
 

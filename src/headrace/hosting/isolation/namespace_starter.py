@@ -21,7 +21,7 @@ from headrace.hosting.isolation.network_layout import HOSTS_SECONDS, Layout
 from headrace.hosting.supervision.cleanup import scratch_dir
 from headrace.hosting.supervision.instances import AgentStarter, Start
 from headrace.instance.lifeline import SCRATCH
-from headrace.processes.child_report import ChildReport, read_report
+from headrace.processes.spawn import ChildReport, read_report
 
 ENTER = "headrace.hosting.isolation.enter_namespaces"
 END_SECONDS = 1.0  # between the last message of a process and its end
