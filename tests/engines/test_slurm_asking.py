@@ -241,6 +241,18 @@ def test_a_job_that_was_submitted_a_moment_ago_is_not_taken_for_a_forgotten_one(
     assert slurm_engine.ENGINE.alive(stage.run)
 
 
+def test_a_run_goes_on_until_its_record_has_the_end_though_slurm_has_its_job_no_more(stage: Stage) -> None:
+    stage.ticket()
+    stage.queue("FAILED")
+    assert slurm_engine.ENGINE.alive(stage.run), "else who waits would go before the end is written"
+    stage.shown("FAILED")
+    slurm_engine.ENGINE.refresh(stage.run)
+    assert not slurm_engine.ENGINE.alive(stage.run)
+    slurm_engine._seen.clear()
+    stage.queue("RUNNING")
+    assert slurm_engine.ENGINE.alive(stage.run), "its lead stores the rest of the record"
+
+
 @pytest.fixture
 def led(stage: Stage) -> Stage:
     """Its run is led on n1, and may have two attempts."""

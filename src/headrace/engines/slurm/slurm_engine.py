@@ -156,11 +156,11 @@ class SlurmEngine(PlatformEngine[SlurmJob, SlurmTicket]):
         _forget_after_end(run)
 
     def alive(self, run: Run) -> bool:
-        """Returns whether Slurm still has the job, or had it a moment ago. Raises SlurmUnreachable."""
+        """Returns whether a run goes on, or Slurm has its job still, which stores the rest. Raises SlurmUnreachable."""
         ticket = self.ticket_of(run)
         with self.reach(ticket):
             job_id, queue = _look(run, ticket)
-        return _may_still_come(run) if job_id is None else not _is_over(job_id, queue)
+        return not run.over or (job_id is not None and not _is_over(job_id, queue))
 
     def said(self, run: Run, ticket: SlurmTicket) -> Iterable[Document]:
         """Returns what Slurm says of the run's job; where it does not answer, or not for this job, that it does not."""
