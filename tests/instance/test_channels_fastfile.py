@@ -15,8 +15,8 @@ from channel_store import FakeStore
 
 from headrace.errors import HeadraceError, ObjectChanged
 from headrace.install_hint import install_hint
-from headrace.instance.channels import fastfile, mounts
-from headrace.instance.channels.fastfile import BLOCK, Blocks
+from headrace.instance.channels import blocks, mounts
+from headrace.instance.channels.blocks import BLOCK, Blocks
 from headrace.instance.channels.object_listing import Item
 
 BIG = "s3://b/big"
@@ -135,7 +135,7 @@ def test_nothing_is_said_where_a_mount_is_possible(monkeypatch) -> None:
 
 
 def test_blocks_are_larger_than_what_the_kernel_asks_for() -> None:
-    assert fastfile.BLOCK >= 1 << 20
+    assert blocks.BLOCK >= 1 << 20
 
 
 @pytest.mark.s3

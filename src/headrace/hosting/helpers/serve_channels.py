@@ -86,6 +86,7 @@ class Server:
     def _serve_mount(self, channels: list[ChannelOrder]) -> None:
         # Only here: the library and libfuse are an extra.
         from headrace.instance.channels import fastfile
+        from headrace.instance.channels.blocks import Blocks
 
         shares = {}
         for channel in channels:
@@ -100,7 +101,7 @@ class Server:
                 channel_links.place(self._order, channel, point / channel.name)
             ChildReport(ready=True).send()
 
-        system = fastfile.FileSystem(shares, fastfile.Blocks(self._store, self._pool), ready, self._failed)
+        system = fastfile.FileSystem(shares, Blocks(self._store, self._pool), ready, self._failed)
         fastfile.mount(system, point, self._order.run_id)
 
     def _failed(self, error: BaseException) -> None:
