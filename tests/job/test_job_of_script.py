@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from headrace.cli.main import invoke
 from headrace.errors import UsageError
+from headrace.instance.entry_command import hyperparameter_arguments
 from headrace.job import load_job
 from headrace.job.job_of_script import job_of_script
+from patience import allowed
 
 SCRIPT = """
 import argparse, os
@@ -163,6 +167,50 @@ def test_whatever_an_option_says_the_file_is_valid_and_gives_back_its_value(tmp_
         script.write_text(options)
         (tmp_path / "job.yaml").write_text(job_of_script(script))
         assert load_job(tmp_path / "job.yaml").hyperparameters == values, options
+
+
+ARGPARSE = "import argparse\np = argparse.ArgumentParser()\np.add_argument({}, type=int, default=5)\n"
+ARGPARSE += "a = p.parse_args()\nraise SystemExit(vars(a)[min(vars(a))] != 7)\n"
+CLICK_ONE = "import click\n@click.command()\n@click.option({}, type=int, default=5)\n"
+CLICK_ONE += "def main(**a): raise SystemExit(min(a.values()) != 7)\nmain()\n"
+TYPER_ONE = "import typer\ndef main(n: int = typer.Option(5, {})): raise SystemExit(n != 7)\ntyper.run(main)\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "names", "name"),
+    [
+        (ARGPARSE, "'--n'", ""),
+        (ARGPARSE, "'-lr'", ""),
+        (ARGPARSE, "'-n'", "n"),
+        (ARGPARSE, "'--n', '-n'", "n"),
+        (ARGPARSE, "'-n', '-num'", "n"),
+        (ARGPARSE, "'-n', '--num'", "num"),
+        (ARGPARSE, "'--n', '--num'", "num"),
+        (CLICK_ONE, "'--n'", ""),
+        (CLICK_ONE, "'n', '-n'", "n"),
+        (TYPER_ONE, "", ""),
+        (TYPER_ONE, "'-n'", "n"),
+        (TYPER_ONE, "'--n', '-n'", "n"),
+        ("from transformers import HfArgumentParser\nclass A:\n    n: int = 5\nHfArgumentParser(A)\n", "", ""),
+    ],
+)
+def test_an_option_is_a_hyperparameter_only_by_a_name_that_the_script_takes_as_it_is_passed(
+    script: str, names: str, name: str, tmp_path: Path
+) -> None:
+    """A name of one letter is passed with one hyphen, every other with two."""
+    (tmp_path / "train.py").write_text(script.format(names))
+    text = job_of_script(tmp_path / "train.py")
+    (tmp_path / "job.yaml").write_text(text)
+    parameters = load_job(tmp_path / "job.yaml").hyperparameters
+    assert parameters == ({name: 5} if name else {})
+    if name and script != TYPER_ONE:  # which needs a library that need not be here
+        command = [sys.executable, str(tmp_path / "train.py"), *hyperparameter_arguments({name: 7})]
+        assert subprocess.run(command, timeout=allowed(60), check=False).returncode == 0
+    if not name:
+        written = "lr" if "lr" in names else "n"
+        passed, declared = ("--lr", "-lr") if written == "lr" else ("-n", "--n")
+        reason = f"it would be passed as {passed}, as SageMaker does, and the script has {declared}: only a `command`"
+        assert f"\n  # {written}: {reason}" in text
 
 
 CLICK = """

@@ -10,7 +10,7 @@ import ast
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeGuard
 
@@ -246,10 +246,24 @@ def _declared(tree: ast.AST) -> tuple[list[_Option], list[str]]:
 
 
 def _option(
-    name: str, value: ast.AST | None, unfit: str, required: bool, keywords: Mapping[str | None, ast.expr]
+    spelling: str, value: ast.AST | None, unfit: str, required: bool, keywords: Mapping[str | None, ast.expr]
 ) -> _Option:
-    name = name.partition("/")[0].lstrip("-")
+    spelling = spelling.partition("/")[0]
+    name = spelling.lstrip("-")
+    passed = f"-{name}" if len(name) == 1 else f"--{name}"
+    if passed != spelling:
+        unfit = unfit or f"it would be passed as {passed}, as SageMaker does, and the script has {spelling}"
     return _Option(name, _literal(value), _variable(value), unfit, required, _help(keywords.get("help")))
+
+
+def _spelling(names: Sequence[str]) -> str:
+    """Returns which name of an option a hyperparameter is best written as: one that is passed on as it is, a long one
+    before one of one letter; else the first."""
+    for form in (r"--[^/]{2,}.*", r"-[^-]"):
+        for name in names:
+            if re.fullmatch(form, name):
+                return name
+    return next((name for name in names if name.startswith("-")), names[0])
 
 
 def _keywords(call: ast.AST | None) -> dict[str | None, ast.expr]:
@@ -277,7 +291,7 @@ def _argument(node: ast.AST, click: bool = False) -> _Option | None:
     names, keywords = [_text(argument) for argument in node.args], _keywords(node)
     if not names or not all(names):
         return None
-    name = next((spelling for spelling in names if spelling.startswith("--")), names[0])
+    name = _spelling(names)
     value, action = keywords.get("default"), keywords.get("action")
     unfit = ""
     if not name.startswith("-"):
@@ -314,7 +328,8 @@ def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[_O
         unfit = _FLAG if of_type == "bool" else _SEVERAL if _is_many(of_type) else ""
         if _called(declared) == "Argument" or (declared is None and missing):
             unfit = _NAMELESS
-        name = next((spelling for spelling in names if spelling.startswith("--")), parameter.arg.replace("_", "-"))
+        spellings = [spelling for spelling in names if spelling.startswith("-")]
+        name = _spelling(spellings or [f"--{parameter.arg.replace('_', '-')}"])
         yield _option(name, None if missing else default, unfit, missing, _keywords(declared))
 
 
@@ -340,7 +355,7 @@ def _fields(
             keywords |= {_text(key): item for key, item in items if _text(key) == "help"}
         unfit = _FLAG if tyro and of_type == "bool" else _SEVERAL if _is_many(of_type) else ""
         name = node.target.id.replace("_", "-") if tyro else node.target.id
-        option = _option(name, value, unfit, value is None, keywords)
+        option = _option(f"--{name}", value, unfit, value is None, keywords)
         yield option._replace(default=_UNKNOWN) if "default_factory" in keywords else option
 
 
