@@ -26,7 +26,10 @@ def test_a_presigned_address_is_verified_and_bound_to_its_object(version: str) -
     more: dict[str, Any] = {"ResponseContentType": "text/z", "ResponseContentDisposition": 'attachment; filename="ü"'}
     for key in KEYS:
         url = client.generate_presigned_url("get_object", Params={"Bucket": "bucket", "Key": key, **more})
-        for changed, right in ((url, True), (url.replace("text", "tent"), False), (url.replace("?", "x?", 1), False)):
+        address, _, query = url.partition("?")
+        blank = f"{address}?{query.replace('%20', '+')}"  # as clients write it that make queries as forms are made
+        asked = ((url, True), (blank, True), (url.replace("text", "tent"), False), (url.replace("?", "x?", 1), False))
+        for changed, right in asked:
             parts = urlsplit(changed)
             headers = Headers([("Host", parts.netloc)])
             request = HttpRequest("GET", parts.path, parts.query, headers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import copy
+import ctypes
 import io
 import itertools
 import json
@@ -333,6 +334,44 @@ def test_hidden_shards_are_left_out_as_in_a_shell(pattern: str, names: list[str]
     else:
         source = feed.jsonl(tmp_path, pattern)
         assert sorted(source[row] for row in range(len(source))) == sorted(names)
+
+
+def _without_root_s_rights() -> None:
+    """Drops CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH of what is executed next: root may then not read everything."""
+    for capability in (1, 2):
+        ctypes.CDLL(None).prctl(24, capability)  # PR_CAPBSET_DROP
+
+
+@pytest.mark.parametrize("rights", [0o000, 0o111, 0o444])
+@pytest.mark.parametrize(
+    ("pattern", "rows"), [("**/*.jsonl", 0), ("day2/*.jsonl", 0), ("*/*.jsonl", 0), ("*.jsonl", 1), ("day1/*.jsonl", 1)]
+)
+def test_a_folder_that_cannot_be_read_is_never_passed_over(
+    pattern: str, rows: int, rights: int, tmp_path: Path
+) -> None:
+    for name in ("a", "day1/b", "day2/c", ".hidden/d"):
+        path = tmp_path / f"{name}.jsonl"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("1\n")
+    (tmp_path / "day2").chmod(rights)
+    (tmp_path / ".hidden").chmod(0)
+    script = "import sys; from headrace import feed; print(len(feed.jsonl(*sys.argv[1:])))"
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path), pattern],
+        capture_output=True, text=True, check=False, preexec_fn=_without_root_s_rights,
+    )  # fmt: skip
+    (tmp_path / "day2").chmod(0o755)
+    if rows:
+        assert done.stdout == f"{rows}\n", done.stderr
+    else:
+        assert f"ShardError: the folder {tmp_path / 'day2'} cannot be read" in done.stderr
+
+
+@pytest.mark.parametrize("pattern", ["", "***/a", "/a/*.jsonl"])
+def test_what_is_no_pattern_is_said(pattern: str, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").touch()
+    with pytest.raises(ShardError, match="is no pattern of names"):
+        feed.jsonl(tmp_path, pattern)
 
 
 def test_a_line_that_is_no_json_is_named_when_it_is_read(tmp_path: Path) -> None:

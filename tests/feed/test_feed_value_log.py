@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import headrace
@@ -66,6 +68,22 @@ def test_outside_a_job_it_only_checks_its_arguments(tmp_path: Path) -> None:
         headrace.log({"loss": "much"})
     with pytest.raises(TypeError, match="the name of a metric must be a text that is not empty, not 7"):
         headrace.log({7: 1.0})  # type: ignore[dict-item]
+    with pytest.raises(TypeError, match="'loss' is beyond what a double holds"):
+        headrace.log({"loss": 10**400})
+    with pytest.raises(TypeError, match="takes a dict of numbers by name"):
+        headrace.log([("loss", 1.0)])  # type: ignore[arg-type]
+    for step in ("6", True, 1.5, float("nan"), 2**63, [1], np.zeros(2)):
+        with pytest.raises(TypeError, match="step must be a whole number"):
+            headrace.log({"loss": 1}, step=step)  # type: ignore[arg-type]
+
+
+def test_steps_of_numpy_and_whole_floats_are_steps(tmp_path: Path) -> None:
+    script = "import headrace, numpy as np\n"
+    script += "for step in (np.int64(3), 4.0, np.float32(5)): headrace.log({str(step): 1.0}, step=step)\n"
+    assert logged(script, str(tmp_path / "metrics")).stderr == ""
+    steps = [json.loads(line)["step"] for line in (tmp_path / "metrics").read_text().splitlines()]
+    assert steps == [3, 4, 5]
+    assert {type(step) for step in steps} == {int}
 
 
 def test_a_loss_that_has_its_graph_is_logged_without_a_word(tmp_path: Path) -> None:

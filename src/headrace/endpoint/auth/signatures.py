@@ -16,7 +16,7 @@ import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote_plus
 
 from headrace.endpoint.http.http_message import FramingCheck, Headers, HttpRequest, RequestBody
 from headrace.endpoint.wire.models import ServiceError
@@ -66,10 +66,11 @@ class Signed:
 
 
 def query_pairs(query: str) -> list[tuple[str, str]]:
-    """Returns the names and values of a query, decoded; a plus sign stays one."""
+    """Returns the names and values of a query, decoded: as the service does, a plus sign is a blank."""
     parts = (part.partition("=") for part in query.split("&") if part)
     return [
-        (unquote(name, errors="surrogateescape"), unquote(value, errors="surrogateescape")) for name, _, value in parts
+        (unquote_plus(name, errors="surrogateescape"), unquote_plus(value, errors="surrogateescape"))
+        for name, _, value in parts
     ]
 
 

@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import SupportsFloat
+from typing import Any, SupportsFloat
 
 import msgspec
 
@@ -158,11 +158,14 @@ def log(values: Mapping[str, SupportsFloat], step: int | None = None) -> None:
         step: of the training.
 
     Raises:
-        TypeError: a name that is no text, or a value that is no number.
+        TypeError: a name that is no text, a value that is no number, or a step that is no whole number.
     """
     global _log  # noqa: PLW0603 - the file is looked for when the first value comes, in this process
     if _log is None:
         _log = _ValueLog()
+    if not isinstance(values, Mapping):
+        raise TypeError(f"headrace.log: takes a dict of numbers by name, not {values!r}")
+    whole = None if step is None else _whole(step)
     for name, value in values.items():
         if not isinstance(name, str) or not name:
             raise TypeError(f"headrace.log: the name of a metric must be a text that is not empty, not {name!r}")
@@ -170,4 +173,17 @@ def log(values: Mapping[str, SupportsFloat], step: int | None = None) -> None:
             number = float(value.detach() if hasattr(value, "detach") else value)  # torch warns of a loss with a graph
         except (TypeError, ValueError) as error:
             raise TypeError(f"headrace.log: {name!r} must be a number, not {value!r}") from error
-        _log.take(name, number, step)
+        except OverflowError as error:
+            raise TypeError(f"headrace.log: {name!r} is beyond what a double holds") from error
+        _log.take(name, number, whole)
+
+
+def _whole(step: Any) -> int:
+    """Returns a step as an int: of NumPy's, of a tensor of one element, of a float without a fraction."""
+    try:
+        number = int(step)
+        if number == step and not isinstance(step, (bool, str, bytes)) and -(2**63) <= number < 2**63:
+            return number
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        pass
+    raise TypeError(f"headrace.log: step must be a whole number, not {step!r}")

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
+import itertools
 import os
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -109,9 +110,33 @@ def _opened(folder: str | os.PathLike[str]) -> Path | ObjectFolder:
     return path
 
 
+def _require_readable(folder: Path, ways: Iterable[Path], pattern: str) -> None:
+    """Raises ShardError if a folder that a pattern leads through may not be read: its shards would be passed over."""
+    for way in ways:
+        name = way.relative_to(folder).as_posix()
+        hidden = way != folder and (name.startswith(FOLDER) or is_hidden(name, pattern))
+        if hidden or not os.path.isdir(way):
+            continue
+        try:
+            with os.scandir(way):
+                (way / "..").stat()  # needs the right to enter it
+        except PermissionError as error:
+            hint = "give this user the rights to it, or a pattern that does not lead there: it is never passed over"
+            raise ShardError(f"the folder {way} cannot be read", hint) from error
+
+
 def _names(folder: Path, pattern: str) -> list[str]:
     names: list[str] = []
-    for path in folder.glob(pattern):
+    _require_readable(folder, [folder], pattern)
+    try:
+        for prefix in itertools.accumulate(pattern.split("/")[:-1], "{}/{}".format):
+            _require_readable(folder, folder.glob(prefix), pattern)
+        matches = [*folder.glob(pattern)]
+    except (ValueError, IndexError, NotImplementedError) as error:
+        raise ShardError(
+            f"{pattern!r} is no pattern of names: {error}", "give one such as '*.tar' or '**/*.tar'"
+        ) from error
+    for path in matches:
         name = path.relative_to(folder).as_posix()
         if name.startswith(FOLDER) or is_hidden(name, pattern):
             continue
