@@ -238,7 +238,7 @@ class CountedFile:
             return "it was replaced by another file, with the size and time of change that it had"
         if attributes != before.attributes or not self._at_path():  # other rights, another name, back from a bucket
             return ""
-        return "its time of change was set back (that of its status is another one)"
+        return "its status was changed and its rights, owner and links are the same: its time of change may be set back"
 
     def _at_path(self) -> bool:
         try:
