@@ -233,6 +233,9 @@ LIMITS = [
     (ONE + "checkpoint_local_path: /opt/../x", "checkpoint_local_path", 6, ["without '..'"]),
     (ONE + "checkpoint_s3_uri: ftp://x", "checkpoint_s3_uri", 6, ["or an s3:// URI"]),
     (ONE + "output_path: s3://", "output_path", 6, ["s3://bucket/prefix"]),
+    (ONE + "output_path: s3:/bucket", "output_path", 6, ["or an s3:// URI"]),
+    (ONE + "checkpoint_s3_uri: s3//b/x", "checkpoint_s3_uri", 6, ["or an s3:// URI"]),
+    (ONE + "inputs:\n  a: s3:/b/x", "inputs.a", 7, ["or an s3:// URI"]),
     (ONE.replace("source_dir: code", "source_dir: s3://b/code"), "source_dir", 2, ["archive"]),
     (ONE + f"inputs: {{a: s3://b/{'x' * 1020}}}", "inputs.a", 6, ["at most 1024"]),
     (ONE + "inputs: {a: {path: data, input_mode: Stream}}", "inputs.a.input_mode", 6, ["File, FastFile, Pipe"]),
@@ -548,6 +551,7 @@ def test_a_broken_rule_is_one_problem_with_file_line_field_and_what_is_allowed(
         ONE.replace("source_dir: code\nentry_point: train.py", f"command: [{', '.join(['a'] * 200)}]"),
         ONE.replace("source_dir: code", "source_dir: s3://b/code.tar.gz"),
         ONE + "retry: {attempts: 30}\ncheckpoint_s3_uri: s3://b/c\noutput_path: out\n",
+        ONE + "checkpoint_s3_uri: ./s3:/b\noutput_path: s3/b\n",
         ONE
         + "inputs: {a: s3://b/c, d: {path: s3://b/d, input_mode: Pipe, compression: Gzip, record_wrapping: RecordIO}}",
         ONE + "input_mode: Pipe\ninputs: {a: {path: s3://b/d, compression_type: Gzip, shuffle_config: {seed: -1}}}",
@@ -569,6 +573,37 @@ def test_a_broken_rule_is_one_problem_with_file_line_field_and_what_is_allowed(
 )
 def test_a_value_at_its_limit_is_allowed(problems: Problems, text: str) -> None:
     assert problems(text) == ()
+
+
+@pytest.mark.parametrize(
+    ("field", "written", "meant"),
+    [
+        ("output_path", "s3:/bucket", "s3://bucket"),
+        ("output_path", "S3:/b/x", "s3://b/x"),
+        ("output_path", "'s3:'", "s3://bucket/prefix"),
+        ("output_path", "https:/b.s3.amazonaws.com/x", "https://b.s3.amazonaws.com/x"),
+        ("checkpoint_s3_uri", "s3//b/x", "s3://b/x"),
+        ("checkpoint_s3_uri", "s3:bucket", "s3://bucket"),
+        ("checkpoint_s3_uri", "S3://b/x", "s3://b/x"),
+        ("checkpoint_s3_uri", "file:/data/x", "file:///data/x"),
+        ("checkpoint_s3_uri", "file//data", "file://data"),
+        ("code_location", "s3:/b", "s3://b"),
+        ("record.uri", "s3:/b/x", "s3://b/x"),
+        ("inputs.a", "s3:/b/x", "s3://b/x"),
+        ("source_dir", "s3:/b/c.tar.gz", "s3://b/c.tar.gz"),
+    ],
+)
+def test_a_mistyped_scheme_is_no_folder_and_the_uri_that_is_meant_is_named(
+    problems: Problems, field: str, written: str, meant: str
+) -> None:
+    key, _, inner = field.partition(".")
+    text = f"{key}: {{{inner}: {written}}}\n" if inner else f"{key}: {written}\n"
+    base = ONE.replace("source_dir: code\n", "") if field == "source_dir" else ONE
+    (problem,) = problems(base + text)
+    assert (problem.file, problem.line, problem.field) == ("job.yaml", len(base.splitlines()) + 1, field)
+    bare = written.strip("'")
+    folder = "" if "://" in bare else f" (a folder of this name: './{bare}')"
+    assert problem.hint == f"did you mean {meant!r}?{folder}"
 
 
 @pytest.mark.parametrize(

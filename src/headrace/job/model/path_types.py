@@ -23,6 +23,7 @@ LOCAL_BUCKET = "headrace-local"
 CHECKPOINT_FOLDER = "/opt/ml/checkpoints"
 
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.\-]*)://")
+_ALMOST = re.compile(r"(s3|https|file)(?::(?://)?|//)(.*)", re.IGNORECASE | re.DOTALL)
 _S3 = re.compile(r"s3://[^/\s]+(?:/.*)?")
 _HTTPS = re.compile(r"https://[^/\s]+(?:/.*)?")
 _ARCHIVES = (".tar.gz", ".tgz")
@@ -86,6 +87,19 @@ def _plain(value: object, what: str) -> str:
     return text
 
 
+def _meant(text: str, https: bool) -> str:
+    """Returns the hint for a place whose scheme is mistyped, as in ``s3:/bucket`` and ``S3://bucket``; else empty."""
+    match = _ALMOST.match(text)
+    if match is None or text.startswith(("s3://", "https://", "file://")):
+        return ""
+    scheme, rest = match[1].lower(), match[2]
+    if scheme == "https" and not https:
+        return ""
+    uri = f"file://{rest or '/folder'}" if scheme == "file" else f"{scheme}://{rest.lstrip('/') or 'bucket/prefix'}"
+    folder = f"./{text}"
+    return f"did you mean {uri!r}?" if "://" in text else f"did you mean {uri!r}? (a folder of this name: {folder!r})"
+
+
 def place(what: str, *, https: bool = False) -> Callable[[object], str]:
     """Makes the check of a local path, a ``file://`` URI or an ``s3://`` URI.
 
@@ -94,8 +108,12 @@ def place(what: str, *, https: bool = False) -> Callable[[object], str]:
         https: whether the ``https://`` form of an S3 URI will do as well.
     """
 
+    rule = "must be a local path or a file:// URI, or an s3:// URI"
+
     def check(value: object) -> str:
         text = _plain(value, what)
+        if meant := _meant(text, https):
+            raise broken(rule, hint=meant)
         scheme = _SCHEME.match(text)
         if scheme is None:
             return text
@@ -106,7 +124,7 @@ def place(what: str, *, https: bool = False) -> Callable[[object], str]:
                 raise broken("must name a bucket: s3://bucket/prefix")
             return text
         if scheme[1] != "file":
-            raise broken("must be a local path or a file:// URI, or an s3:// URI")
+            raise broken(rule)
         if text == "file://":
             raise broken("must name a folder after file://")
         return text
