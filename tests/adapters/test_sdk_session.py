@@ -130,6 +130,18 @@ def test_data_are_uploaded_to_a_bucket_of_s3_that_is_named(folder: Path, s3: Obj
     assert s3.get("p/labels/a.txt") == b"a"
 
 
+def test_what_is_no_data_is_not_uploaded_and_what_cannot_be_is_named(folder: Path) -> None:
+    (folder / "data/.headrace-index").mkdir()
+    (folder / "data/.headrace-index/tar.index").write_text("x")
+    Session().upload_data("data")
+    bucket = folder / "home/buckets/headrace-local/data"
+    names = [path.relative_to(bucket).as_posix() for path in bucket.rglob("*") if path.is_file()]
+    assert sorted(names) == ["b.txt", "labels/a.txt", "train.npz"]
+    (folder / "data/labels/lost").symlink_to("nothing")
+    with pytest.raises(StorageError, match=r"data/labels/lost is a link to a file that is not there"):
+        Session().upload_data("data")
+
+
 def test_a_place_of_the_bucket_that_holds_nothing_is_told_as_it_was_written(folder: Path) -> None:
     estimator = PyTorch("train.py", instance_type="local", instance_count=1)
     with pytest.raises(UsageError, match=r"^s3://headrace-local/none: the bucket of this machine") as error:

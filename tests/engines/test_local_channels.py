@@ -300,6 +300,49 @@ def test_a_local_file_that_is_no_manifest_fails_the_run_before_its_programs(stag
     assert_nothing_left(stage, handle)
 
 
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [(lambda path: path.symlink_to("nothing"), "a link to a file that is not there"), (os.mkfifo, "no ordinary file")],
+)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"input_mode": "Pipe"},
+        {"input_mode": "FastFile", "distribution": "ShardedByS3Key"},
+        {"distribution": "ShardedByS3Key"},
+    ],
+)
+def test_a_name_without_data_is_refused_and_never_passed_over(stage, fields, make, what) -> None:
+    data = stage.folder / "data"
+    (data / "sub").mkdir(parents=True)
+    (data / "a").write_text("A")
+    make(data / "sub" / "b")
+    error = refused(stage, {"s3_data": str(data), **fields})
+    assert f"{data}/sub/b is {what}" in str(error)
+    assert error.hint == "put the file there, or take this name away: it is never passed over"
+
+
+def test_the_index_of_the_feed_is_no_file_of_a_channel(stage) -> None:
+    data = stage.folder / "data"
+    (data / ".headrace-index").mkdir(parents=True)
+    for name in (".headrace-index/tar.index", "a", "b"):
+        (data / name).write_text(name)
+    sharded = {"s3_data": str(data), "distribution": "ShardedByS3Key"}
+    handle = stage.start(
+        LIST,
+        instance_groups=groups(dnn=2),
+        inputs={"file": sharded, "fast": {**sharded, "input_mode": "FastFile"}},
+    )
+    completed(stage, handle)
+    assert found(handle) == {
+        "algo-1": {"file": {"a": "a"}, "fast": {"a": "a"}},
+        "algo-2": {"file": {"b": "b"}, "fast": {"b": "b"}},
+    }
+    handle = stage.start(READ_PIPES, inputs={"piped": {"s3_data": str(data), "input_mode": "Pipe"}})
+    completed(stage, handle)
+    assert found(handle) == {"algo-1": {"piped": [b"ab".hex()] * 3}}
+
+
 def test_a_folder_that_is_not_there_is_refused(stage) -> None:
     with pytest.raises(JobInvalid, match="does not exist"):
         engines.start(stage.job("pass", inputs={"train": str(stage.folder / "nowhere")}))

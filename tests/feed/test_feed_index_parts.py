@@ -18,8 +18,9 @@ from headrace import feed
 from headrace.errors import ShardError
 from headrace.feed.sources import index_shards, shard_index
 from headrace.feed.sources.byte_ranges import stamp_of
-from headrace.feed.sources.index_shards import FOLDER, IndexParts, index_one
+from headrace.feed.sources.index_shards import IndexParts, index_one
 from headrace.feed.sources.shard_index import IndexedShard, ShardIndex
+from headrace.instance.files import INDEX_FOLDER
 from needs import require
 
 pytestmark = pytest.mark.usefixtures("without_torch")
@@ -51,7 +52,7 @@ def counted(name: str, folder: Path) -> list[str]:
 
 
 def files(folder: Path) -> list[str]:
-    return sorted(path.name for path in (folder / FOLDER).iterdir())
+    return sorted(path.name for path in (folder / INDEX_FOLDER).iterdir())
 
 
 @pytest.mark.promise(
@@ -66,7 +67,7 @@ def test_two_hosts_share_the_work_and_leave_one_index(folder: Path) -> None:
     assert all(len(each) < SHARDS for each in of), "neither counted all"
     assert len(of[0]) + len(of[1]) < 2 * SHARDS - 10, of
     [index] = files(folder)
-    found = ShardIndex.open(folder / FOLDER / index)
+    found = ShardIndex.open(folder / INDEX_FOLDER / index)
     assert found is not None
     assert len(found.entries) == SHARDS
     assert [int(row["cls"]) for row in feed.tar(folder)] == [0, 1] * SHARDS
@@ -77,11 +78,11 @@ def test_two_hosts_share_the_work_and_leave_one_index(folder: Path) -> None:
 )
 def test_what_a_killed_host_has_counted_is_not_counted_again(folder: Path) -> None:
     first = host("a", folder)
-    wait_until(lambda: list((folder / FOLDER).glob("*.part")), "a part is written")
+    wait_until(lambda: list((folder / INDEX_FOLDER).glob("*.part")), "a part is written")
     first.kill()
     first.communicate()
     done: set[str] = set()
-    for path in (folder / FOLDER).glob("*.part"):
+    for path in (folder / INDEX_FOLDER).glob("*.part"):
         part = ShardIndex.open(path)
         assert part is not None
         done |= part.entries.keys()
@@ -98,7 +99,7 @@ def test_what_a_killed_host_has_counted_is_not_counted_again(folder: Path) -> No
 
 def test_parts_are_taken_if_the_shard_is_the_same_and_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_shards, "_SECONDS", 0.0)
-    index = folder / FOLDER / "tar-x.index"
+    index = folder / INDEX_FOLDER / "tar-x.index"
     index.parent.mkdir()
     names = [f"{number:02}.tar" for number in range(6)]
     stamps = {name: stamp_of(folder / name) for name in names}
@@ -130,12 +131,12 @@ def tars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     indexes = []
     for folder in (true, false):
         assert len(feed.tar(folder)) in (10, 4)
-        index = ShardIndex.open(next((folder / FOLDER).iterdir()))
+        index = ShardIndex.open(next((folder / INDEX_FOLDER).iterdir()))
         assert index is not None
         indexes.append(index)
     [entries, others] = [index.entries for index in indexes]
     forged = {name: IndexedShard(entries[name].counted, others[name].rows, indexes[1].packed(name)) for name in entries}
-    shard_index.write(next((true / FOLDER).iterdir()), forged)
+    shard_index.write(next((true / INDEX_FOLDER).iterdir()), forged)
     assert len(feed.tar(true)) == 4, "what this user has written is believed"
     return true
 
@@ -161,10 +162,10 @@ def of_others(path: Path, how: str) -> None:
 def test_an_index_that_others_can_have_written_is_not_believed(how: str, tars: Path) -> None:
     if how == "another user's":
         require("root")  # which alone gives files away
-    of_others(next((tars / FOLDER).iterdir()), how)
+    of_others(next((tars / INDEX_FOLDER).iterdir()), how)
     assert [row["__key__"] for row in feed.tar(tars)] == [row["__key__"] for row in feed.tar(tars)]
     assert len(feed.tar(tars)) == 10
-    [index] = [path for path in (tars / FOLDER).iterdir() if path.suffix == ".index"]
+    [index] = [path for path in (tars / INDEX_FOLDER).iterdir() if path.suffix == ".index"]
     assert index.stat().st_mode & 0o777 == 0o644, "this user's own is there now"
 
 
@@ -172,8 +173,8 @@ def test_an_index_that_others_can_have_written_is_not_believed(how: str, tars: P
     "feed-formats", "an index that another user can have written is not used; one that is cut is an error"
 )
 def test_no_index_is_kept_in_a_folder_that_others_write_to(tars: Path, tmp_path: Path) -> None:
-    (tars / FOLDER).chmod(0o777)
-    next((tars / FOLDER).iterdir()).chmod(0o666)
+    (tars / INDEX_FOLDER).chmod(0o777)
+    next((tars / INDEX_FOLDER).iterdir()).chmod(0o666)
     before = files(tars)
     assert len(feed.tar(tars)) == 10
     assert files(tars) == before
@@ -186,7 +187,7 @@ def test_no_index_is_kept_in_a_folder_that_others_write_to(tars: Path, tmp_path:
 @pytest.mark.parametrize("size", [0, 40, -1])
 @pytest.mark.promise("security", "an index that others can have written is not believed; a cut one is an error")
 def test_an_index_that_is_cut_while_it_is_open_is_an_error_and_no_signal(size: int, tars: Path) -> None:
-    source, path = feed.tar(tars), next((tars / FOLDER).iterdir())
+    source, path = feed.tar(tars), next((tars / INDEX_FOLDER).iterdir())
     os.truncate(path, size if size >= 0 else path.stat().st_size - 1)
     with pytest.raises(ShardError, match=r"the index .* is damaged: the part of"):
         list(source)

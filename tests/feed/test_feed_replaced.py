@@ -27,6 +27,7 @@ from headrace.errors import PipelineError, PositionError, ShardError
 from headrace.feed.sources import index_shards
 from headrace.feed.sources.byte_ranges import stamp_of
 from headrace.feed.sources.shard_index import IndexedShard
+from headrace.instance.files import INDEX_FOLDER
 
 COUNTS = {"a": 20, "c": 12}
 OPTIONS: dict[str, Any] = {"batch_size": 8, "seed": 3, "shuffle": True}
@@ -200,7 +201,7 @@ def test_the_next_source_sees_a_shard_of_the_same_size_and_time_as_the_one_befor
     home.mkdir()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     if cached:
-        (home / index_shards.FOLDER).write_text("a file is in the way, for root too")
+        (home / INDEX_FOLDER).write_text("a file is in the way, for root too")
     path = _shard(kind, home / f"a.{kind}")
     if how == "by a link":
         path.rename(tmp_path / "one")
@@ -355,7 +356,7 @@ def test_other_rights_names_and_links_of_a_shard_change_nothing(kind: str, tmp_p
 def test_an_index_of_an_earlier_version_is_made_anew(tmp_path: Path, counted: list[str]) -> None:
     folder = fill_tars(tmp_path / "data", COUNTS)
     expected = list(feed.tar(folder))
-    [index] = (folder / index_shards.FOLDER).glob("*.index")
+    [index] = (folder / INDEX_FOLDER).glob("*.index")
     index.write_bytes(index.read_bytes().replace(b"headrace index 5", b"headrace index 4", 1))
     counted.clear()
     assert list(feed.tar(folder)) == expected

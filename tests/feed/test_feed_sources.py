@@ -36,6 +36,7 @@ from headrace.feed.sources import byte_ranges, index_shards
 from headrace.feed.sources.byte_ranges import Counted, pack, sample_of, stamp_of, unpack
 from headrace.feed.sources.open_source import OPEN_SHARDS
 from headrace.feed.sources.shard_index import ShardIndex
+from headrace.instance.files import INDEX_FOLDER
 from needs import require
 
 COUNTS = {"a": 7, "b": 0, "c": 23}
@@ -520,7 +521,7 @@ def indexed(tmp_path: Path) -> tuple[Path, Path]:
     """A folder of shards, and its index."""
     folder = fill_tars(tmp_path / "data", COUNTS)
     feed.tar(folder)
-    [index] = (folder / index_shards.FOLDER).glob("*.index")
+    [index] = (folder / INDEX_FOLDER).glob("*.index")
     return folder, index
 
 
@@ -581,7 +582,7 @@ def test_where_the_folder_cannot_be_written_the_index_is_in_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = fill_tars(tmp_path / "data", COUNTS)
-    (folder / index_shards.FOLDER).write_text("a file is in the way, for root too")
+    (folder / INDEX_FOLDER).write_text("a file is in the way, for root too")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert len(feed.tar(folder)) == 30
     [file] = (tmp_path / "cache").rglob("*.index")

@@ -37,7 +37,7 @@ class FakeStore:
         data = self.objects[uri]
         return Object(uri, split(uri)[1], len(data), etag(data))
 
-    def list(self, uri: str) -> list[Object]:
+    def list(self, uri: str, data: bool = False) -> list[Object]:
         return [self._object(each) for each in sorted(self.objects, key=str.encode) if each.startswith(uri)]
 
     def look(self, uri: str) -> Object:

@@ -45,6 +45,20 @@ def names(store: Store, uri: str) -> list[str]:
     return [each.uri for each in store.list(uri)]
 
 
+def test_the_indexes_of_the_feed_are_no_data(store: Store, place: str) -> None:
+    for name in ("a", "b/.headrace-index/tar.index", ".headrace-index/tar.index", ".headrace-index-of-mine/c"):
+        store.write(b"x", storage.join(place, name))
+    mine = storage.join(place, ".headrace-index-of-mine/c")
+    for prefix, names in (
+        ("", [mine, storage.join(place, "a")]),
+        ("/", [mine, storage.join(place, "a")]),
+        ("/.h", [mine]),
+    ):
+        assert [each.uri for each in store.list(place + prefix, data=True)] == names
+    assert len(store.list(place + "/")) == 4
+    assert len(store.list(storage.join(place, ".headrace-index/"), data=True)) == 1, "one who names it means it"
+
+
 def test_what_is_written_is_listed_read_and_downloaded(store: Store, place: str, tmp_path: Path) -> None:
     data = os.urandom(700_001)
     (tmp_path / "file").write_bytes(data)

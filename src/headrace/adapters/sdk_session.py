@@ -95,21 +95,21 @@ def upload(path: str, bucket: str, key_prefix: str) -> str:
 
     Raises:
         UsageError: there is nothing at the path.
-        StorageError: something cannot be read or written.
+        StorageError: something cannot be read or written, or is neither file nor folder.
     """
     source = Path(path)
     if not source.exists():
         raise UsageError(f"upload_data: {source.absolute()} does not exist", "give the path of a file or folder")
-    root = source if source.is_dir() else source.parent
+    root = storage.local_path(path) if source.is_dir() else source.parent
     uri = storage.join(f"s3://{bucket}", *filter(None, [key_prefix.strip("/")]))
     try:
         place_of(uri)
     except StorageError as error:
         hint = "give names with / between them, without . and .."
         raise StorageError(f"upload_data: key_prefix {key_prefix!r} leads out of {bucket}", hint) from error
-    files = [source] if source.is_file() else sorted(file for file in source.rglob("*") if file.is_file())
-    pairs = [(file, place_of(storage.join(uri, file.relative_to(root).as_posix()))) for file in files]
     with Store() as store:
+        files = [source] if source.is_file() else [file.uri for file in store.list(f"{root}/", data=True)]
+        pairs = [(file, place_of(storage.join(uri, Path(file).relative_to(root).as_posix()))) for file in files]
         store.upload_all(pairs)
     return storage.join(uri, source.name) if source.is_file() else uri
 

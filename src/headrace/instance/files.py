@@ -17,6 +17,7 @@ from pathlib import Path
 from headrace.errors import ObjectChanged, ObjectMissing, StorageError
 
 TEMPORARY = ".headrace-part-"
+INDEX_FOLDER = ".headrace-index"  # the feed's own, beside shards
 CHUNK = 1 << 18
 
 _numbers = itertools.count()
@@ -111,19 +112,21 @@ def _etag(status: os.stat_result) -> str:
     return f"{status.st_ino:x}-{status.st_size:x}-{status.st_mtime_ns:x}"
 
 
-def list_files(path: Path, folder: bool) -> Iterator[Object]:
+def list_files(path: Path, folder: bool, data: bool = False) -> Iterator[Object]:
     """Yields the files below a folder, links followed, or those whose path begins as `path` does; in no order.
 
     Args:
         path: absolute path.
         folder: it can only be a folder.
+        data: they are a user's data: the feed's indexes are none, and what is neither file nor folder is an error.
 
     Raises:
         ObjectMissing: there is neither.
+        StorageError: of data, a link to nothing, a FIFO, a socket or a device.
         OSError: a folder cannot be read.
     """
     if path.is_dir():
-        yield from _below(str(path), ())
+        yield from _below(str(path), (), data)
         return
     if path.is_file() and not folder:
         status = path.stat()
@@ -135,24 +138,31 @@ def list_files(path: Path, folder: bool) -> Iterator[Object]:
     if not names and (folder or not path.is_file()):
         raise ObjectMissing(f"{path}: there is no such file or folder", "check the path")
     for entry in names:
-        yield from _entry(entry, ())
+        yield from _entry(entry, (), data)
 
 
-def _below(folder: str, above: tuple[tuple[int, int], ...]) -> Iterator[Object]:
+def _below(folder: str, above: tuple[tuple[int, int], ...], data: bool) -> Iterator[Object]:
     status = Path(folder).stat()
     own = (status.st_dev, status.st_ino)
     if own not in above:  # a link to a folder above would never end
         with os.scandir(folder) as entries:
             for entry in entries:
-                yield from _entry(entry, (*above, own))
+                yield from _entry(entry, (*above, own), data)
 
 
-def _entry(entry: os.DirEntry[str], above: tuple[tuple[int, int], ...]) -> Iterator[Object]:
+def _entry(entry: os.DirEntry[str], above: tuple[tuple[int, int], ...], data: bool) -> Iterator[Object]:
     if entry.is_dir():
-        yield from _below(entry.path, above)
-    elif entry.is_file() and not is_temporary(entry.name):
-        status = entry.stat()
-        yield Object(entry.path, entry.path, status.st_size, _etag(status))
+        if not (data and entry.name == INDEX_FOLDER):
+            yield from _below(entry.path, above, data)
+    elif entry.is_file():
+        if not is_temporary(entry.name):
+            status = entry.stat()
+            yield Object(entry.path, entry.path, status.st_size, _etag(status))
+    elif data:
+        what = "a link to a file that is not there" if entry.is_symlink() else "no ordinary file"
+        raise StorageError(
+            f"{entry.path} is {what}", "put the file there, or take this name away: it is never passed over"
+        )
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from typing import IO, TypeVar
 
 from headrace.errors import ObjectChanged, ObjectMissing, StorageError, UsageError
 from headrace.instance.files import (
+    INDEX_FOLDER,
     Object,
     check_same,
     copy,
@@ -153,11 +154,16 @@ class Store:
 
     # --- looking -------------------------------------------------------------------------------------------------
 
-    def list(self, uri: str) -> list[Object]:
+    def list(self, uri: str, data: bool = False) -> list[Object]:
         """Lists the objects whose place begins with `uri`, sorted by the UTF-8 bytes of their keys.
 
         Here a folder means all files below it, links followed; any other path means the files and folders whose
         paths begin as it does, as a prefix does in S3. Incomplete files and folder markers are left out.
+
+        Args:
+            uri: the place.
+            data: they are a user's data: the feed's indexes are none, and on this machine what is neither file nor
+                folder is an error.
 
         Raises:
             ObjectMissing: no such bucket or folder; a prefix without objects in a bucket that is there gives [].
@@ -168,11 +174,12 @@ class Store:
             objects = [
                 Object(f"{S3_SCHEME}{bucket}/{key}", key, size, etag)
                 for key, size, etag in self._s3.list(bucket, prefix)
+                if not (data and f"/{INDEX_FOLDER}/" in f"/{key[prefix.rfind('/') + 1 :]}")
             ]
             # Directory buckets, and some servers, do not sort.
             return sorted(objects, key=lambda item: item.key.encode())
         with storage_errors(uri):
-            return sorted(list_files(local_path(uri), uri.endswith("/")), key=lambda item: os.fsencode(item.key))
+            return sorted(list_files(local_path(uri), uri.endswith("/"), data), key=lambda item: os.fsencode(item.key))
 
     def first(self, uri: str) -> Object | None:
         """Returns some object whose place begins with `uri`; None when there is none. One request, in S3.

@@ -46,9 +46,9 @@ from headrace.feed.sources.parquet_shards import ParquetFormat
 from headrace.feed.sources.shard_index import IndexedShard, ShardIndex
 from headrace.feed.sources.shard_objects import ObjectFolder
 from headrace.feed.sources.tar_shards import TarFormat
+from headrace.instance.files import INDEX_FOLDER
 from headrace.private_folders import check_way, make_folders, only_ours
 
-FOLDER = ".headrace-index"
 _ALONE_SECONDS = 0.5  # about what it costs to start helpers
 _LOCK_SECONDS = 600.0  # without a sign of life of the one that holds it
 _SHOWN = 5
@@ -229,7 +229,7 @@ def find_index(kind: str, folder: Path | ObjectFolder, pattern: str, names: Sequ
     """
     stamps = {name: stamp_of(folder / name) for name in names}
     file = f"{kind}-{hashlib.blake2b(pattern.encode(), digest_size=6).hexdigest()}.index"
-    homes = [] if isinstance(folder, ObjectFolder) else [folder / FOLDER]
+    homes = [] if isinstance(folder, ObjectFolder) else [folder / INDEX_FOLDER]
     homes += _cache(folder)
     if (index := _fresh(homes, file, stamps)) is not None:
         return index

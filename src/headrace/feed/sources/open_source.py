@@ -22,13 +22,14 @@ from numpy.typing import NDArray
 from headrace.errors import PipelineError, ShardError
 from headrace.feed.sources.arrow_shards import ArrowFormat, require_pyarrow
 from headrace.feed.sources.byte_ranges import Format, Reader
-from headrace.feed.sources.index_shards import FOLDER, find_index
+from headrace.feed.sources.index_shards import find_index
 from headrace.feed.sources.json_lines import JsonLinesFormat
 from headrace.feed.sources.parquet_shards import ParquetFormat
 from headrace.feed.sources.shard_objects import SCHEMES, ObjectFolder, is_hidden
 from headrace.feed.sources.source import Source
 from headrace.feed.sources.tar_shards import TarFormat
 from headrace.install_hint import install_hint
+from headrace.instance.files import INDEX_FOLDER
 
 OPEN_SHARDS = 128
 
@@ -114,7 +115,7 @@ def _require_readable(folder: Path, ways: Iterable[Path], pattern: str) -> None:
     """Raises ShardError if a folder that a pattern leads through may not be read: its shards would be passed over."""
     for way in ways:
         name = way.relative_to(folder).as_posix()
-        hidden = way != folder and (name.startswith(FOLDER) or is_hidden(name, pattern))
+        hidden = way != folder and (name.startswith(INDEX_FOLDER) or is_hidden(name, pattern))
         if hidden or not os.path.isdir(way):
             continue
         try:
@@ -138,7 +139,7 @@ def _names(folder: Path, pattern: str) -> list[str]:
         ) from error
     for path in matches:
         name = path.relative_to(folder).as_posix()
-        if name.startswith(FOLDER) or is_hidden(name, pattern):
+        if name.startswith(INDEX_FOLDER) or is_hidden(name, pattern):
             continue
         if path.is_file():
             names.append(name)
@@ -161,7 +162,7 @@ def _names(folder: Path, pattern: str) -> list[str]:
                 f"the name of the shard {os.fsencode(name)!r} in {folder} is not UTF-8", "give it another name"
             ) from None
     if not names:
-        others = sorted(path.name for path in folder.iterdir() if path.name != FOLDER)
+        others = sorted(path.name for path in folder.iterdir() if path.name != INDEX_FOLDER)
         shown = ", ".join(others[:5]) + (", ..." if len(others) > 5 else "")
         if any(fnmatch.fnmatch(name, f"{pattern}.*") for name in others):
             hint = "compressed shards cannot be read from the middle: decompress them, once"

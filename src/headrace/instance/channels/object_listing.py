@@ -285,7 +285,7 @@ def list_items(channel: ChannelOrder, store: Store) -> list[Item]:
         objects = looked_at(channel, store, [prefix + suffix for suffix in manifest.suffixes])
     else:
         prefix = channel.uri if channel.is_s3 else str(local_path(channel.uri))
-        objects = store.list(channel.uri)
+        objects = store.list(channel.uri, data=True)
         if not objects:
             raise empty(channel)
     start = split(prefix)[1] if is_s3(prefix) else prefix
