@@ -242,7 +242,7 @@ def test_a_shard_that_changes_while_it_is_open_is_noticed_also_when_its_time_is_
         with path.open("r+b") as file:
             file.write(content)
         _set_back(path, before)
-        with pytest.raises(ShardError, match=r"was changed since its rows were counted: its time of change was set ba"):
+        with pytest.raises(ShardError, match=r"was changed since its rows were counted: its status was changed"):
             found.extend(rows)
     assert found == expected[: len(found)]
 
