@@ -108,4 +108,5 @@ class TableRecord:
             "load": os.getloadavg()[0],
         }
         path = Path(os.environ.get("KUBERNETES_RECORD") or ROOT / ".cache" / "kubernetes" / "table.json")
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({**about, "rows": self._rows}, indent=1) + "\n")
