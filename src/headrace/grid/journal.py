@@ -140,7 +140,7 @@ class Journal:
             JournalConflict: nobody intended it, or it has one.
         """
         with self._write("started") as database:
-            now = {"state": AttemptState.RUNNING.value, "run_id": run_id, "started": t}
+            now = {"state": AttemptState.RUNNING, "run_id": run_id, "started": t}
             self._change_attempt(database, key, number, (AttemptState.INTENDED,), now)
             self._change(database, key, (LineState.STARTING,), state=LineState.RUNNING)
 
@@ -170,7 +170,7 @@ class Journal:
             JournalConflict: it has ended already.
         """
         with self._write("ended") as database:
-            going, now = (AttemptState.INTENDED, AttemptState.RUNNING), {"state": AttemptState.ENDED.value}
+            going, now = (AttemptState.INTENDED, AttemptState.RUNNING), {"state": AttemptState.ENDED}
             self._change_attempt(database, key, attempt.number, going, _row(attempt) | now)
             begun = (LineState.STARTING, LineState.RUNNING)
             moved: dict[str, object] = {}
@@ -212,11 +212,7 @@ class Journal:
             JournalConflict: there is no such copy.
         """
         with self._write("copied") as database:
-            row = _row(copy)
-            found = database.execute(
-                f"UPDATE copies SET {_settings(row)} WHERE place = :place AND region = :region", row
-            )
-            if found.rowcount != 1:
+            if not _update(database, "copies", _row(copy), {"place": copy.place, "region": copy.region}):
                 raise JournalConflict(f"{self.path} has no copy of {copy.place} to {copy.region}")
 
     def ask_stop(self, t: float, keys: Iterable[str] | None = None) -> None:
@@ -279,16 +275,13 @@ class Journal:
         _put_copies(database, grid.copies)
 
     def _change_grid(self, database: sqlite3.Connection, **changes: object) -> None:
-        if database.execute(f"UPDATE grid SET {_settings(changes)}", changes).rowcount != 1:
+        if not _update(database, "grid", changes, {"id": 1}):
             raise JournalConflict(f"{self.path} has no grid yet")
 
     def _change(self, database: sqlite3.Connection, key: str, states: tuple[LineState, ...], **changes: object) -> None:
         """Changes a line that is in one of some states: the one place where a line becomes another."""
-        line = next(iter(lines_of(database, key)), None)
-        if line is None or line.state not in states:
-            wanted = " or ".join(each.value for each in states)
-            raise JournalConflict(f"the line {key} is not {wanted} in {self.path}")
-        _put_lines(database, [msgspec.structs.replace(line, **changes)])
+        if not _update(database, "lines", changes, {"key": key}, states):
+            raise JournalConflict(f"the line {key} is not {_either(states)} in {self.path}")
 
     def _change_attempt(
         self,
@@ -298,11 +291,8 @@ class Journal:
         states: tuple[AttemptState, ...],
         changes: Mapping[str, object],
     ) -> None:
-        wanted = [state.value for state in states]
-        row = {**changes, "of": key, "at": number, "states": _json(wanted)}
-        where = "key = :of AND number = :at AND state IN (SELECT value FROM json_each(:states))"
-        if database.execute(f"UPDATE attempts SET {_settings(changes)} WHERE {where}", row).rowcount != 1:
-            raise JournalConflict(f"attempt {number} of the line {key} is not {' or '.join(wanted)} in {self.path}")
+        if not _update(database, "attempts", changes, {"key": key, "number": number}, states):
+            raise JournalConflict(f"attempt {number} of the line {key} is not {_either(states)} in {self.path}")
 
     @contextlib.contextmanager
     def _write(self, name: str) -> Iterator[sqlite3.Connection]:
@@ -336,8 +326,12 @@ def _file_columns(grid: GridRecord) -> dict[str, object]:
     return {name: getattr(grid, name) for name in ("file", "digest", "job_digest", "budget", "deadline")}
 
 
-def _row(record: msgspec.Struct) -> dict[str, Any]:
-    """Returns a record as columns: what is no plain value is JSON."""
+def _either(states: Iterable[LineState | AttemptState]) -> str:
+    return " or ".join(state.value for state in states)
+
+
+def _row(record: object) -> dict[str, Any]:
+    """Returns a record, or some fields of one, as columns: what is no plain value is JSON."""
     values: dict[str, Any] = msgspec.to_builtins(record)
     return {name: _json(each) if isinstance(each, dict | list | tuple) else each for name, each in values.items()}
 
@@ -355,6 +349,23 @@ def _insert(database: sqlite3.Connection, table: str, rows: Sequence[Mapping[str
     if rows:
         columns = f"({', '.join(rows[0])}) VALUES (:{', :'.join(rows[0])})"
         database.executemany(f"INSERT INTO {table} {columns} {conflict}", rows)
+
+
+def _update(
+    database: sqlite3.Connection,
+    table: str,
+    changes: Mapping[str, object],
+    keys: Mapping[str, object],
+    states: Iterable[LineState | AttemptState] = (),
+) -> bool:
+    """Changes the row with some keys, if it is in one of some states; without any, in whichever. Returns whether."""
+    row = _row(changes)
+    where = " AND ".join(f"{name} = :its_{name}" for name in keys)
+    values = {**row, **{f"its_{name}": value for name, value in keys.items()}}
+    if states:
+        where += " AND state IN (SELECT value FROM json_each(:states))"
+        values["states"] = _json(list(states))
+    return database.execute(f"UPDATE {table} SET {_settings(row)} WHERE {where}", values).rowcount == 1
 
 
 def _put_copies(database: sqlite3.Connection, copies: Iterable[CopyRecord]) -> None:
