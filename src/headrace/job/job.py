@@ -22,6 +22,7 @@ from headrace.job.find_engine import find_engine
 from headrace.job.job_document import MAX_BYTES, apply, dump, plain
 from headrace.job.model.field_types import JOB_NAME_CHARACTERS, cut_name
 from headrace.job.model.fields import InstanceGroup, JobFields, TrainingInput
+from headrace.job.model.frozen_model import without_none
 from headrace.job.model.job_topology import Structure
 from headrace.job.problems import finding as findings
 from headrace.job.problems.finding import JobSource
@@ -154,7 +155,7 @@ class Job(Structure):
         if problems:
             raise JobInvalid(source.problems(problems))
         job = cls.__new__(cls)
-        Structure.__init__(job, **{key: value for key, value in data.items() if value is not None})  # type: ignore[arg-type]  # it was checked just now
+        Structure.__init__(job, **without_none(data))  # type: ignore[arg-type]  # it was checked just now
         job._base_path, job._source = base_path.absolute(), source
         return job
 

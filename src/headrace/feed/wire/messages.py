@@ -4,7 +4,7 @@ The same messages are used on every connection: client to local executor, client
 client to receiver process, receiver to remote feed server, feed server to executor. Bulk bytes are never in a message:
 they are in a slab, whose descriptor is passed along (Unix socket), or follow the message as the frame's payload (TCP).
 
-    Challenge, Hello, Welcome, Refused                  opening of a connection to a feed server (see `handshake`)
+    Challenge, Hello, Welcome, Refused                  opening of a connection to a feed server (see `endpoints`)
     Dial, Down                                          client and receiver: connect to a host; it is gone
     Open -> Opened | OpenFailed, and Close              a pipeline, by name
     SlabOffer (with a descriptor), SlabDrop             a slab of the client that results may be written to
@@ -487,7 +487,7 @@ class Done(msgspec.Struct, array_like=True, tag=True):
         digests: of every row, or of every batch that was made whole, if asked for.
         drawn: what came of a `draw`.
         link: of a server behind TCP: share of the time that its busiest connection was sending.
-        sums: executor to feed server: if asked for, of the payload's chunks, see `wire.chunks`.
+        sums: executor to feed server: if asked for, of the payload's chunks, see `wire.frames`.
     """
 
     request: RequestNumber

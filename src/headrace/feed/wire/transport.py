@@ -7,7 +7,7 @@ write, `wants_write` is set. Bytes that are decrypted and not read yet are `pend
 TLS is of version 1.3 only. The server shows a certificate. The client accepts it if it was signed by the CA that it was
 given (and by no other: the system's CAs do not count) and names the host or IP of the address that it dials. Who the
 client is, it proves with the secret, as without TLS. `binding` is the SHA-256 of the server's certificate, equal at
-both ends unless a third party sits between them; the handshake that follows mixes it into its proofs (see `handshake`).
+both ends unless a third party sits between them; the handshake that follows mixes it into its proofs (see `endpoints`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The shape of a job: its keys and the type of each. Rules between keys are in `rules`.
 
 `JobFields` is the whole job as data; `headrace.job.Job` adds what follows from it. Larger parts have modules of their
-own: `groups`, `channels`, `distribution`, `engine_options`, and `platform_options` for what only SageMaker acts on.
+own: `parts`, `engine_options`, `kubernetes_options`, and `sagemaker_options` for what only SageMaker acts on.
 """
 
 from __future__ import annotations

@@ -264,6 +264,11 @@ def entry_points(job: Structure) -> Iterator[tuple[Path, str]]:
             yield ("instance_groups", index, "entry_point"), group.entry_point
 
 
+def module_to_run(job: Structure) -> str:
+    """Returns the first entry point that is no file, but a module or a package in `source_dir`; empty without one."""
+    return next((text for _, text in entry_points(job) if not is_file(text)), "")
+
+
 def each_group_alone(job: Structure) -> bool:
     """Tells whether every group is a world of its own, all alike.
 

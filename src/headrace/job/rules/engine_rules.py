@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from headrace.catalog.aws_facts import why_no_bucket
 from headrace.catalog.prices import DEFAULT_REGION
 from headrace.job.model import path_types
-from headrace.job.model.job_topology import Structure, each_group_alone, entry_points
+from headrace.job.model.job_topology import Structure, each_group_alone, entry_points, module_to_run
 from headrace.job.problems.finding import Finding, Path, examine, field_text, show, value_at
 
 _ALGORITHM = ("AlgorithmSpecification", "AlgorithmName")
@@ -76,8 +76,7 @@ def own_hosts(job: Structure, engine_name: str) -> Iterator[Finding]:
 def _program(job: Structure, engine: str, unfit: str) -> Iterator[Finding]:
     groups = job.instance_groups
     if job.entry_point or job.command or (groups and all(group.entry_point for group in groups)):
-        files = all(path_types.is_file(text) for _, text in entry_points(job))
-        if not (job.command or job.source_dir or files):
+        if not (job.command or job.source_dir) and module_to_run(job):
             message = f"is required by {engine}: it cannot take the code from an image"
             yield Finding(("source_dir",), message, hint="name the folder that holds the code")
         return
@@ -274,8 +273,7 @@ def _sagemaker_program(job: Structure) -> Iterator[Finding]:
     elif not job.command and not any(entry_points(job)):
         hint = "name it: source_dir and entry_point, or `command: [train]` for what the image itself starts"
         yield Finding(("entry_point",), "is required: headrace starts the program in the container", hint=hint)
-    inside = (text for _, text in entry_points(job) if not path_types.is_file(text))
-    if not job.source_dir and (text := next(inside, "")):
+    if not job.source_dir and (text := module_to_run(job)):
         message = f"is required: {text!r} is a module or a package in it"
         yield Finding(("source_dir",), message, hint="name the folder that holds the code")
 

@@ -15,7 +15,7 @@ from headrace.catalog.prices import price_of, regions
 from headrace.job.find_engine import engine_names
 from headrace.job.model import path_types
 from headrace.job.model.fields import JobFields
-from headrace.job.model.job_topology import Structure, entry_points
+from headrace.job.model.job_topology import Structure, entry_points, module_to_run
 from headrace.job.model.parts import Distribution
 from headrace.job.problems.finding import Finding, Path, nearest, show, unknown_key_at
 from headrace.sagemaker_parameters import HOMOGENEOUS
@@ -138,10 +138,8 @@ def program(job: Structure) -> Iterator[Finding]:
         yield Finding(("command",), "cannot be used together with entry_point", hint="keep one of the two")
     elif not given & {"command", "entry_point", "image_uri"} and (alone or not job.instance_groups):
         yield Finding(("entry_point",), "is required", hint="name a script in source_dir, or give a command")
-    if not given & {"source_dir", "image_uri"}:  # an image may hold the code
-        inside = (text for _, text in entry_points(job) if not path_types.is_file(text))
-        if text := next(inside, ""):
-            yield Finding(("source_dir",), f"is required: {text!r} is a module or a package in it")
+    if not given & {"source_dir", "image_uri"} and (text := module_to_run(job)):  # an image may hold the code
+        yield Finding(("source_dir",), f"is required: {text!r} is a module or a package in it")
 
 
 def scripts(job: Structure) -> Iterator[Finding]:
