@@ -72,7 +72,7 @@ FORMATS = {
     "job/model/": "what a user writes in a field of a job",
     "job/rules/local_files.py": "the last line of a Python traceback",
     "job/sagemaker/": "patterns of SageMaker's service model",
-    "instance/channels/mounts.py": "/proc/self/mountinfo",
+    "instance/channels/mountinfo.py": "/proc/self/mountinfo",
     "instance/machine.py": "nvidia-smi",
     "instance/entry_command.py": "NUL bytes, which no argument may hold",
     "agent/host/host_python.py": "the first lines of scripts that lie beside a Python",

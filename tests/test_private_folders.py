@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 import headrace
+from headrace.child_python import read_report
 from headrace.cli.main import invoke
 from headrace.errors import UsageError
 from headrace.home import home_dir
 from headrace.hosting.isolation.network_layout import FILE, Instance, Layout
 from headrace.hosting.supervision.cleanup import remove_scratch, scratch_dir, scratch_dirs, sweep_scratch
 from headrace.private_folders import check_way, is_private, make_folders, open_private
-from headrace.processes.spawn import read_report
 from stranger import STRANGER
 
 SOURCE = Path(headrace.__file__).parent

@@ -1,4 +1,5 @@
-"""How headrace starts its own modules as processes, how they die with who started them, and how it names a Python.
+"""How headrace starts its own modules as processes, what these report, how they die with who started them,
+and how it names a Python.
 
 Standard library only. `die_with_parent` asks the kernel for a SIGKILL when the thread that made this process ends: for
 children of single-threaded processes. `watch_parent` watches the parent's pidfd in a thread.
@@ -7,12 +8,18 @@ children of single-threaded processes. `watch_parent` watches the parent's pidfd
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import select
 import signal
 import sys
 import threading
 from collections.abc import Sequence
+from typing import NamedTuple
+
+UTF8 = ("-X", "utf8")
+"""Options of the interpreter for headrace's own processes: names and variables are UTF-8 whatever the locale says.
+The programs that they start do not inherit them."""
 
 _PR_SET_PDEATHSIG = 1
 
@@ -76,3 +83,36 @@ def runs_in(image: str, python: str = "", version: str = "") -> str:
     if not python:
         python, version = sys.executable, ".".join(map(str, sys.version_info[:3]))
     return f"image {image or 'none'}: programs run in {python}{version and f' (Python {version})'}"
+
+
+class ChildReport(NamedTuple):
+    """One report.
+
+    Attributes:
+        ready: it does its work from here on.
+        pid: process that it started in its place; 0 for none.
+        error: why it failed, in one line; empty if it did not.
+        of_service: `error` is worded as SageMaker words the reason of such a failure, and stands alone.
+    """
+
+    ready: bool = False
+    pid: int = 0
+    error: str = ""
+    of_service: bool = False
+
+    def line(self) -> str:
+        """Returns the report as it is written, without the newline. What UTF-8 cannot hold is escaped."""
+        error = self.error.encode(errors="backslashreplace").decode()
+        return json.dumps({"child_report": self._replace(error=error)._asdict()})
+
+    def send(self, descriptor: int = 1) -> None:
+        """Writes the report to a descriptor, at once: reports of several threads do not mix."""
+        os.write(descriptor, f"{self.line()}\n".encode())
+
+
+def read_report(line: bytes | str) -> ChildReport | None:
+    """Returns the report that a line holds; None when it holds none."""
+    try:
+        return ChildReport(**json.loads(line)["child_report"])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None

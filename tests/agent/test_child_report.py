@@ -5,7 +5,7 @@ import os
 import msgspec
 import pytest
 
-from headrace.processes.spawn import ChildReport, read_report
+from headrace.child_python import ChildReport, read_report
 
 
 @pytest.mark.parametrize("report", [ChildReport(ready=True, pid=7), ChildReport(error="a\nb: 'ü'", of_service=True)])

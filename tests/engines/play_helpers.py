@@ -21,7 +21,7 @@ headrace.hosting.helpers.__path__.insert(0, {folder!r})
 """
 PLAYER = """
 import json, os, pathlib, signal, sys, time
-from headrace.processes.spawn import ChildReport
+from headrace.child_python import ChildReport
 run = pathlib.Path(sys.argv[1])
 name = pathlib.Path(__file__).stem
 def log(text):

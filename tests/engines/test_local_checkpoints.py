@@ -17,8 +17,8 @@ from artefact_runs import HandMade
 from effort import SOAK
 from stage import until
 
+from headrace.child_python import ChildReport, read_report
 from headrace.hosting.helpers.sync import read_known
-from headrace.processes.spawn import ChildReport, read_report
 from headrace.runs import Clash
 from headrace.runs.events import CheckpointsRestored
 from headrace.runs.reader import Run

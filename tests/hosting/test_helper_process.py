@@ -19,7 +19,7 @@ from patience import allowed
 
 REPORTS = """
 import time
-from headrace.processes.spawn import ChildReport
+from headrace.child_python import ChildReport
 ChildReport(error="an object is gone").send()
 time.sleep(60)
 """

@@ -18,7 +18,7 @@ from headrace.hosting.isolation import namespace_starter
 from headrace.hosting.isolation.network_layout import Layout
 from headrace.hosting.supervision.cleanup import remove_scratch
 from headrace.processes.bootstrap import become_subreaper
-from headrace.processes.spawn import ChildReport
+from headrace.child_python import ChildReport
 
 namespace_starter.HOSTS_SECONDS = 0.3
 become_subreaper()

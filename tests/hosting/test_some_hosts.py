@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from headrace.child_python import read_report
 from headrace.engines.planning.plan_channels import prepare_channels
 from headrace.hosting.supervision.cleanup import remove_channels
 from headrace.hosting.supervision.one_host import keep_own_orders
 from headrace.instance.channels.stage_orders import SERVE, ChannelOrder, order_path
 from headrace.instance.launch_plan import GroupPlan, HostPlan, LaunchPlan
-from headrace.processes.spawn import read_report
 from headrace.runs import RunPaths
 
 BOTH = ("algo-1", "algo-2")

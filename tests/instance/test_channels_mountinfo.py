@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.instance.channels import mounts
-from headrace.instance.channels.mounts import Mount, read_mounts
+from headrace.instance.channels.mountinfo import Mount, read_mounts
 
 LINES = [
     r"36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 shared:7 - ext3 /dev/root rw,errors=continue",

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from headrace.child_python import read_report
 from headrace.errors import RunNotFound
-from headrace.processes.spawn import read_report
 from headrace.runs import EventWriter, LogWriter, Run, RunPaths, Status, Stream, create_run, list_runs
 from headrace.runs.describe import run_line
 from headrace.runs.events import JobStarted, ProgramStarted, RunFinished

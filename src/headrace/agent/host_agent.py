@@ -48,7 +48,7 @@ from headrace.agent.program_specs import (
     mpi_world,
     programs_of,
 )
-from headrace.instance.channels.mounts import read_mounts
+from headrace.instance.channels.mountinfo import read_mounts
 from headrace.instance.kept_files import bring_in, link_kept
 from headrace.instance.launch_plan import LaunchPlan, read_certificates
 from headrace.instance.lifeline import COORDINATOR_LOST, OF_PLATFORM

@@ -49,11 +49,10 @@ from headrace.agent.launchers.mpi_command import (
     rank_variables,
 )
 from headrace.agent.program_specs import MPIRUN, ProgramSpec
-from headrace.child_python import module_command
+from headrace.child_python import UTF8, module_command
 from headrace.instance.frameworks import world_size
 from headrace.instance.launch_plan import DistributionPlan
 from headrace.processes.process_table import is_stopped
-from headrace.processes.spawn import UTF8
 from headrace.runs import Cause, CauseKind
 
 _log = logging.getLogger(__name__)

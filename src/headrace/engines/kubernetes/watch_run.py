@@ -14,11 +14,10 @@ import sys
 import time
 from pathlib import Path
 
-from headrace.child_python import module_command
+from headrace.child_python import UTF8, module_command
 from headrace.engines.asking import AskEngine
 from headrace.engines.platform_news import alone
 from headrace.hosting.supervision.instances import supervisor_environment
-from headrace.processes.spawn import UTF8
 from headrace.runs import EndOfRun, Run, RunPaths
 
 MODULE = "headrace.engines.kubernetes.watch_run"

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.control_group import memberships
-from headrace.instance.channels.mounts import MOUNTS_FILE, read_mounts
+from headrace.instance.channels.mountinfo import MOUNTS_FILE, read_mounts
 from headrace.processes.process_table import is_running, look
 
 MEMORY = "memory"

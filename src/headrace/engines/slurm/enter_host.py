@@ -28,7 +28,7 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.child_python import module_command
+from headrace.child_python import UTF8, module_command
 from headrace.control_group import memory_limit, open_kills
 from headrace.engines.host_order import read_host_order
 from headrace.engines.slurm.allocation import on_own_node
@@ -65,7 +65,6 @@ from headrace.private_folders import open_private
 from headrace.processes.bootstrap import become_subreaper
 from headrace.processes.oom import FD_VARIABLE
 from headrace.processes.process_table import kill_descendants
-from headrace.processes.spawn import UTF8
 from headrace.runs import EventWriter, RunPaths, read_plan
 from headrace.runs.events import HostIsolated
 

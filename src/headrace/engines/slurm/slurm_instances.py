@@ -20,7 +20,7 @@ import subprocess
 import time
 from collections.abc import Collection, Mapping
 
-from headrace.child_python import module_command
+from headrace.child_python import UTF8, module_command
 from headrace.engines.host_order import HostOrder, read_host_order
 from headrace.engines.slurm import slurm_commands
 from headrace.engines.slurm.allocation import components
@@ -41,7 +41,7 @@ from headrace.hosting.supervision.instances import Outcome, cause_of
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.lifeline import ATTEMPT, AgentGone, StopJob
 from headrace.processes.process_table import describe_exit
-from headrace.processes.spawn import UTF8, spawn
+from headrace.processes.spawn import spawn
 from headrace.runs import Cause, CauseKind, EventWriter, RunPaths, Status
 
 _log = logging.getLogger(__name__)

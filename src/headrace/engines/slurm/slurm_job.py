@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.child_python import module_command
+from headrace.child_python import UTF8, module_command
 from headrace.engines.planning.engine_job import EngineJob, range_sentences
 from headrace.engines.remote_job import remote_plan
 from headrace.engines.slurm import slurm_commands
@@ -30,7 +30,6 @@ from headrace.instance.channels.stage_orders import ChannelOrder
 from headrace.instance.launch_plan import BY_NODE, NO_ISOLATION, SHARED_NETWORK, Isolation, LaunchPlan
 from headrace.instance.lifeline import PACKAGE_ENTRY
 from headrace.job import Job
-from headrace.processes.spawn import UTF8
 from headrace.runs import RunPaths
 
 LEAD = "headrace.engines.slurm.lead"

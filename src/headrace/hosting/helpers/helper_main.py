@@ -15,8 +15,8 @@ from pathlib import Path
 
 import msgspec
 
+from headrace.child_python import ChildReport
 from headrace.errors import HeadraceError
-from headrace.processes.spawn import ChildReport
 from headrace.runs import RunPaths
 
 JOB_STATUS = "HEADRACE_JOB_STATUS"  # variable in which `collect` finds the job's status so far

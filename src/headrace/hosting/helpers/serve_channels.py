@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from headrace.child_python import ChildReport
 from headrace.errors import HeadraceError
 from headrace.hosting.helpers.helper_main import report_failure
 from headrace.hosting.helpers.stage import MANIFEST
@@ -27,7 +28,6 @@ from headrace.instance.channels.pipes import Epochs, Pipe, share
 from headrace.instance.channels.stage_orders import AUGMENTED, SERVE, ChannelOrder, StageOrder, read_order
 from headrace.instance.paths import TreePaths
 from headrace.instance.storage import Store
-from headrace.processes.spawn import ChildReport
 from headrace.runs import RunPaths
 
 STOP = {signal.SIGTERM, signal.SIGINT}

@@ -37,6 +37,7 @@ from pathlib import Path
 import msgspec
 
 from headrace import runs
+from headrace.child_python import ChildReport
 from headrace.errors import HeadraceError, ObjectChanged, ObjectMissing, StorageError
 from headrace.hosting.helpers.artefacts import SYNC, ArtefactPlan, artefact_plan, not_stored, text
 from headrace.hosting.helpers.helper_main import work
@@ -44,7 +45,6 @@ from headrace.instance import storage
 from headrace.instance.kept_files import FILE, LOST, OTHER, walk
 from headrace.instance.paths import TreePaths
 from headrace.instance.storage import THREADS, Object, Store
-from headrace.processes.spawn import ChildReport
 from headrace.runs import ArtefactsStored, Clash, EventWriter, Run, RunPaths
 from headrace.runs.events import AttemptStarted, Version
 

@@ -8,10 +8,11 @@
     syscalls           the system calls that Python lacks, and becoming root of a user namespace
     netlink            links, addresses, routes and rates, by rtnetlink: no `ip`, no `tc`
     network_layout     the layout that the programs below get: addresses, files, rates (pure)
-    network            program: the job's network, a bridge in a network namespace that no file names
-    uplink             the way out of it: pasta, and one nft rule
-    filesystem         mounts of an instance: /opt/ml, /tmp, /dev/shm, /etc/hosts, /proc
-    channel_views      what an instance sees of its channels, and where its writes to them go
+    network            program: the job's network, a bridge in a network namespace that no file names; the way out,
+                       pasta and one nft rule
+    filesystem         mounts of an instance: /opt/ml, /tmp, /dev/shm, /etc/hosts, /proc; what it sees of its channels,
+                       and where its writes to them go
+    needed_paths       what a host must see whatever its job is
     enter_namespaces   program: becomes the first process of an instance
     namespace_starter  starts agents in namespaces
     probing, probe     which level works here, and why not

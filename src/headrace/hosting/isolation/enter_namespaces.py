@@ -21,11 +21,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from headrace.child_python import ChildReport
 from headrace.hosting.isolation import filesystem, syscalls
 from headrace.hosting.isolation.netlink import Netlink
 from headrace.hosting.isolation.network_layout import BITS, INTERFACE, Layout
 from headrace.private_folders import open_private
-from headrace.processes.spawn import ChildReport
 
 LINK_SECONDS = 10.0
 SEPARATE = syscalls.CLONE_NEWNS | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWPID

@@ -49,7 +49,7 @@ from headrace.hosting.isolation.syscalls import (
     bind,
     mount,
 )
-from headrace.instance.channels.mounts import read_mounts
+from headrace.instance.channels.mountinfo import read_mounts
 from headrace.private_folders import open_private
 
 DATA, SOURCES = (

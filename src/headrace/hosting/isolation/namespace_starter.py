@@ -14,14 +14,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from headrace.child_python import module_command
+from headrace.child_python import ChildReport, module_command, read_report
 from headrace.errors import HeadraceError
 from headrace.exit_status import exit_text, split_status
 from headrace.hosting.isolation.network_layout import HOSTS_SECONDS, Layout
 from headrace.hosting.supervision.cleanup import scratch_dir
 from headrace.hosting.supervision.instances import AgentStarter, Start
 from headrace.instance.lifeline import SCRATCH
-from headrace.processes.spawn import ChildReport, read_report
 
 ENTER = "headrace.hosting.isolation.enter_namespaces"
 END_SECONDS = 1.0  # between the last message of a process and its end

@@ -30,11 +30,11 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from headrace.child_python import module_command
+from headrace.child_python import UTF8, ChildReport, module_command, read_report
 from headrace.exit_status import exit_text, split_status
 from headrace.hosting.helpers.store_record import LAST, NAME, NOW, order_of, state_file
 from headrace.processes.process_table import describe_exit
-from headrace.processes.spawn import UTF8, ChildReport, read_report, spawn
+from headrace.processes.spawn import spawn
 from headrace.runs import Cause, CauseKind, EventWriter, RunPaths
 from headrace.runs.events import RecordNotStored
 from headrace.runs.segment_writer import stored_to_end

@@ -31,7 +31,7 @@ from headrace.agent.control.control_transport import ControlServer
 from headrace.agent.coordinator.authority import Authority
 from headrace.agent.coordinator.budget_limits import used_before
 from headrace.agent.host.oom_kills import MemoryKills
-from headrace.child_python import module_command
+from headrace.child_python import UTF8, module_command
 from headrace.errors import HeadraceError
 from headrace.exit_status import exit_text
 from headrace.hosting.supervision.cleanup import remove_scratch, scratch_dir
@@ -56,7 +56,7 @@ from headrace.instance.lifeline import (
 from headrace.instance.paths import BASE_VARIABLE
 from headrace.processes.oom import FD_VARIABLE, OomCounter
 from headrace.processes.process_table import describe_exit
-from headrace.processes.spawn import UTF8, spawn
+from headrace.processes.spawn import spawn
 from headrace.runs import Cause, CauseKind, EventWriter, RunPaths, Status
 from headrace.runs.events import HostStarted, JobFinished
 

@@ -19,14 +19,13 @@ import threading
 import time
 from collections.abc import Sequence
 
-from headrace.child_python import module_command
+from headrace.child_python import UTF8, module_command
 from headrace.errors import EngineRefused
 from headrace.exit_status import exit_text, split_status
 from headrace.hosting.supervision.cleanup import remove_leftovers
 from headrace.hosting.supervision.helper_processes import BY_STOP, store_rest
 from headrace.hosting.supervision.instances import find_provider, supervisor_environment
 from headrace.processes.process_table import Idling, Process, send
-from headrace.processes.spawn import UTF8
 from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths, Status, read_header
 from headrace.runs.run_paths import ENGINE
 from headrace.runs.state import run_finished

@@ -5,8 +5,8 @@
     download        File: downloads, all of a channel or nothing
     channel_links   what a host finds under the channel's name: links, also where its file system is its own
     pipes           Pipe: which host gets what, the bytes of an epoch, RecordIO, the FIFOs of a host
-    fastfile        FastFile: the file system, and parts of objects, read when they are asked for
-    mounts          mounts of this machine
+    fastfile        FastFile: the file system; `blocks` parts of objects, read when they are asked for
+    mounts          whether FUSE can mount, and what it has mounted; `mountinfo` all mounts of this machine
 
 Everything takes its objects from a store, `headrace.instance.storage`, or from anything that does the same.
 """

@@ -1,7 +1,7 @@
 """File: a channel's objects become files of this machine, all of them or none.
 
     <area>/listing.json   the files in order: name, place, size and etag of each; number i is of share i modulo shares
-    <area>/root           the directory of this machine into which the links of the shares lead, see `isolated_links`
+    <area>/root           the directory of this machine into which the links of the shares lead, see `channel_links`
     <area>/incoming/<n>/  share n, as long as files are missing
     <area>/data/<n>/      share n, complete
 

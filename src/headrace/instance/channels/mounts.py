@@ -2,8 +2,6 @@
 
 A mount whose server was killed stays as a dead entry until it is unmounted. libfuse leaves a small process
 behind that does so (``auto_unmount``); a dead mount that is found all the same (`mounted_below`) is unmounted lazily.
-
-The mounts that a process sees, as /proc/self/mountinfo lists them (proc_pid_mountinfo(5)).
 """
 
 from __future__ import annotations
@@ -11,41 +9,12 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import os
-import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from headrace.install_hint import install_hint
-
-MOUNTS_FILE = "/proc/self/mountinfo"
-
-
-class Mount(NamedTuple):
-    """One mount: what is shown (`root`, a path inside its file system), where (`point`), its type and super options."""
-
-    root: str
-    point: str
-    kind: str
-    options: str
-
-
-def read_mounts(text: str | None = None) -> Iterator[Mount]:
-    """Yields the mounts of this process, or those of such a text. Raises OSError."""
-    text = Path(MOUNTS_FILE).read_text(errors="surrogateescape") if text is None else text
-    for line in filter(None, text.split("\n")):  # of what ends a line the kernel escapes the newline only
-        before, _, after = line.partition(" - ")
-        _, _, _, root, point, *_ = before.split(" ")
-        kind, _, options = after.split(" ", 2)  # options of WSL's drvfs have blanks
-        yield Mount(_unescape(root), _unescape(point), kind, options)
-
-
-def _unescape(text: str) -> str:
-    """Blanks and the like are written as octal escapes."""
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
-
+from headrace.instance.channels.mountinfo import read_mounts
 
 KIND = "headrace"
 """Type of headrace's file system, after ``fuse.``."""
