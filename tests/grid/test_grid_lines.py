@@ -328,10 +328,23 @@ def test_a_field_may_be_a_part_of_the_one_before_it_and_none_takes_the_place_of_
         ("{file: a, parameters: {b: 1}}", "parameters belong to a query"),
         ("{fil: a}", "unknown key"),
         ("{file: a, random: {count: 2}}", "random draws from product and zip"),
+        ("{product: {hyperparameters.lr: []}}", "must have a value"),
+        ("{zip: {hyperparameters.lr: [], hyperparameters.wd: [1]}}", "must have a value"),
     ],
 )
 def test_a_grids_file_that_breaks_a_rule_is_refused_with_its_line(tmp_path: Path, lines: str, said: str) -> None:
     assert any(text.startswith("array.yaml:3: ") and said in text for text in problems_of(tmp_path, lines))
+
+
+def test_a_goal_or_a_key_of_the_objective_that_cannot_be_is_refused_with_what_can(tmp_path: Path) -> None:
+    for objective, said in (
+        ("{metric: loss, goal: least}", "array.yaml:4: objective.goal: must be one of min, max (got 'least')"),
+        ("{metric: loss, gaol: min}", "array.yaml:4: objective.gaol: unknown key; did you mean 'goal'?"),
+        ("loss", "array.yaml:4: objective: must be a mapping (got 'loss')"),
+    ):
+        with pytest.raises(JobInvalid) as refused:
+            grid_of(tmp_path, "{product: {hyperparameters.lr: [1]}}", more=f"objective: {objective}\n")
+        assert said in str(refused.value).replace(f"{tmp_path}/", "")
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:

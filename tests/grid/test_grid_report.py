@@ -45,7 +45,7 @@ from headrace.insight.render.html import page as html_page
 from headrace.runs import Cause, CauseKind, MetricWriter, Status, Stream, ValueSecond, create_run
 from headrace.runs.events import HostStarted, InstancesStarted, SecondaryStatus, StatusChanged
 
-MOST = Objective("accuracy", "max")
+MOST = Objective(metric="accuracy", goal="max")
 
 
 def attempt(number: int, state: AttemptState = AttemptState.ENDED, **more: object) -> AttemptRecord:
@@ -134,8 +134,8 @@ def test_a_line_that_the_grid_stopped_says_why_and_one_without_a_record_or_a_pla
 @pytest.mark.promise("grid", "the best lines of a grid are completed; none is beaten in both cost and metric")
 def test_only_completed_lines_can_be_best() -> None:
     assert made().best == (0,)
-    assert made(Objective("nothing", "min")).best == ()
-    assert any("accuracy, loss" in note for note in made(Objective("nothing", "min")).notes)
+    assert made(Objective(metric="nothing", goal="min")).best == ()
+    assert any("accuracy, loss" in note for note in made(Objective(metric="nothing", goal="min")).notes)
 
 
 RESULTS = st.lists(
@@ -157,7 +157,7 @@ RESULTS = st.lists(
 def test_the_front_is_what_no_line_beats_and_the_rank_is_the_order_of_the_metric(
     results: list[LineResult], goal: str
 ) -> None:
-    objective = Objective("accuracy", goal)  # type: ignore[arg-type]
+    objective = Objective(metric="accuracy", goal=goal)  # type: ignore[arg-type]
     sign = 1.0 if goal == "min" else -1.0
 
     def beats(one: LineResult, other: LineResult) -> bool:

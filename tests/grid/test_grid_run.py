@@ -163,6 +163,26 @@ def test_a_changed_file_is_shown_and_must_be_confirmed(beside: Beside) -> None:
     assert "deadline" not in said
 
 
+def test_a_failure_of_a_line_that_the_file_has_no_more_counts_unless_it_had_happened_before(beside: Beside) -> None:
+    _, failed, _ = beside.write([1, 2, 3])
+    beside.fault(failed, "broken")
+    beside.run(code=1)
+    _, _, slow = beside.write([1, 3, 4])  # the failed line is edited: another one runs in its place
+    beside.fault(slow, "slow")
+    controller = beside.begin("--yes")
+    assert controller.stderr is not None
+    until(lambda: read_grid("big").counts[LineState.RUNNING] == 1)
+    controller.terminate()
+    assert "of those gone 1 failed: that is kept, and does not count any more" in controller.communicate(timeout=60)[1]
+    beside.write([1, 3])
+    ledger = beside.folder / "ledger"
+    ledger.write_text(ledger.read_text().replace(" slow\n", " broken\n"))
+    said = beside.ask("run", str(beside.file), "--yes", code=1)
+    assert "2 completed, 2 failed" in said
+    assert "1 line failed before the file had it no more" in said
+    assert "2 lines failed before the file had it no more" in beside.ask("run", str(beside.file))
+
+
 def test_another_file_of_the_same_name_is_not_taken_for_the_grid(beside: Beside) -> None:
     beside.write([1])
     beside.run()

@@ -371,6 +371,7 @@ def test_ticks_are_round_few_and_inside(high: float) -> None:
         (3072.0, "bytes", "3.0 KiB"),
         (5e8, "bytes", "477 MiB"),
         (12.0, "bytes", "12 B"),
+        (10.67, "bytes", "10.7 B"),
         (0.00126, "USD", "0.00126 USD"),
         (37.688, "USD/hour", "37.69 USD/hour"),
     ],

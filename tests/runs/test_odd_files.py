@@ -105,6 +105,19 @@ def test_files_that_are_read_as_a_whole(paths: RunPaths, put: Put) -> None:
         assert not paths.header.is_file()
 
 
+def test_a_folder_among_the_runs_without_a_header_is_told_as_such_and_one_that_cannot_be_read_with_the_reason(
+    paths: RunPaths,
+) -> None:
+    runs, damaged = paths.root.parent, paths.header
+    (runs / "empty").mkdir()
+    damaged.unlink()
+    damaged.mkdir()
+    told = {damage.path: damage.reason for damage in unreadable_headers(runs)}
+    assert told[str(runs / "empty" / "run.json")] == "is missing: its folder is no run, and may be removed"
+    assert str(runs) not in told[str(damaged)]
+    assert told[str(damaged)].startswith("cannot be read: ")
+
+
 def test_a_record_that_is_stored_elsewhere_takes_no_file_along_that_a_link_leads_to(paths: RunPaths) -> None:
     link = paths.log(Stream("g", "algo-1", "odd"))
     link.symlink_to("/etc/passwd")

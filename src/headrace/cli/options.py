@@ -228,7 +228,7 @@ def json_document(value: object) -> str:
     """Returns one JSON document."""
     import msgspec
 
-    return msgspec.json.format(msgspec.json.encode(value)).decode()
+    return msgspec.json.format(msgspec.json.encode(value, enc_hook=dict)).decode()  # a part of a file is its fields
 
 
 def answer(value: object, output: str, document: Callable[[], Document]) -> None:

@@ -260,7 +260,7 @@ async def _answer(answer: Callable[[Request], T], written: Callable[[T], Respons
 
 
 def _json(value: object, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(value), status, media_type="application/json")
+    return Response(msgspec.json.encode(value, enc_hook=dict), status, media_type="application/json")
 
 
 def _error(message: str, hint: str) -> object:

@@ -10,8 +10,9 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from headrace.grid.grid_file import Objective
 from headrace.grid.grid_record import CopyRecord, LineState
-from headrace.grid.grid_report import AttemptSpan, GridReport, LineResult, Objective, counted, span, told, value_of, why
+from headrace.grid.grid_report import AttemptSpan, GridReport, LineResult, counted, span, told, value_of, why
 from headrace.grid.read_report import GridLine, UnreadGrid
 from headrace.insight.billing import amount
 from headrace.insight.render.document import (

@@ -22,6 +22,7 @@ from headrace.job.model.field_types import (
     JobName,
     Region,
     Seconds,
+    as_tuple,
     known_regions,
     one_line,
     one_of,
@@ -400,11 +401,18 @@ class GridBudget(Part):
     usd: Number
 
 
+def _values(value: object) -> tuple[object, ...]:
+    values = as_tuple(value, "a list")
+    if not values:
+        raise broken("must have a value", seen="")
+    return values
+
+
 Place = Annotated[str, BeforeValidator(lambda value: one_line(value, 1, 4096))]
 Text = Annotated[str, BeforeValidator(lambda value: one_line(value, 1, 100_000))]
 Query = Annotated[str, Field(min_length=1, max_length=100_000)]
 Names = Annotated[tuple[Text, ...], AsList]
-Values = Annotated[tuple[JsonValue, ...], AsList]
+Values = Annotated[tuple[JsonValue, ...], BeforeValidator(_values)]
 QUERY_SECONDS = 60.0
 
 
@@ -464,7 +472,7 @@ class LineSource(Part):
         return self
 
 
-class ObjectivePart(Part):
+class Objective(Part):
     """What a grid is run for.
 
     Attributes:
@@ -473,7 +481,7 @@ class ObjectivePart(Part):
     """
 
     metric: Text
-    goal: Literal["min", "max"]
+    goal: Annotated[Literal["min", "max"], one_of]
 
 
 def nearly_named(metric: str, names: Iterable[str]) -> str:
@@ -507,7 +515,7 @@ class GridFile(Part):
     job: Place
     lines: LineSource
     placement: PlacementRules = PlacementRules()
-    objective: ObjectivePart | None = None
+    objective: Objective | None = None
     early_stop: EarlyStop | None = None
     batch: BatchOptions = BatchOptions()
     engine: Text = "local"

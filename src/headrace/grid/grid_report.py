@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal
 
 import msgspec
 
 from headrace.catalog.prices import CURRENCY
+from headrace.grid.grid_file import Objective
 from headrace.grid.grid_record import AttemptRecord, CopyRecord, GridRecord, LineFacts, LineRecord, LineState
 from headrace.grid.line import ENGINE, REGION, said_of
 from headrace.insight.render.plain_text import duration
@@ -154,18 +154,6 @@ def span(seconds: float) -> str:
     ('4.2 s', '1:15 min', '1:02:03 h')
     """
     return duration(seconds) + ("" if seconds < 60 else " min" if int(seconds) < 3600 else " h")
-
-
-class Objective(msgspec.Struct, frozen=True):
-    """What a grid is run for.
-
-    Attributes:
-        metric: of the job's metric definitions, or of `headrace.log`; its last value counts.
-        goal: whether the least or the greatest is the best.
-    """
-
-    metric: str
-    goal: Literal["min", "max"]
 
 
 def value_of(result: LineResult, objective: Objective) -> float | None:

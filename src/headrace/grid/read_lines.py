@@ -50,15 +50,12 @@ def _combination(matrix: LineSource, number: int) -> dict[str, object]:
 
 
 def check_matrix(matrix: LineSource, table: LineTable) -> None:
-    """Refuses unknown fields, a field that comes twice, no values, and lengths that differ."""
+    """Refuses unknown fields, a field that comes twice, and lengths that differ."""
     table.columns((*matrix.product, *matrix.zip))
     lengths = {name: len(values) for name, values in matrix.zip.items()}
     if len(set(lengths.values())) > 1:
         shown = ", ".join(f"{name} {length}" for name, length in lengths.items())
         table.refuse("zip", "all fields must have as many values", seen=shown)
-    for name, values in (*matrix.product.items(), *matrix.zip.items()):
-        if not values:
-            table.refuse(name, "must have a value")
     size = size_of(matrix)
     if size > MAX_DRAWN:
         table.refuse("product", f"must have at most {MAX_DRAWN} combinations to draw from", seen=f"{size:.2g}")

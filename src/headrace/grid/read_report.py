@@ -13,8 +13,9 @@ import msgspec
 
 from headrace.errors import HeadraceError, StorageError
 from headrace.grid.controller.attempt_runner import cost_so_far
+from headrace.grid.grid_file import Objective
 from headrace.grid.grid_record import AttemptRecord, AttemptState, GridRecord, LineRecord, LineState
-from headrace.grid.grid_report import GridReport, Objective, RunFigures, report_grid
+from headrace.grid.grid_report import GridReport, RunFigures, report_grid
 from headrace.grid.load_grid import read_grid_file
 from headrace.grid.read_grid import grid_names, has_controller, journal_path, read_grid
 from headrace.job.problems.finding import suggestion
@@ -110,7 +111,7 @@ def read_report(
         notes.append(FOREIGN)
     elif objective is None:
         try:
-            objective = objective_in(Path(record.file))
+            objective = read_grid_file(Path(record.file)).objective
         except HeadraceError as error:
             notes.append(f"{record.file} cannot be read now: what the grid is run for is not known ({error.message})")
     if record.ended is None and not foreign and not has_controller(journal_path(name).parent):
@@ -132,16 +133,6 @@ def without_objective(attempt: AttemptRecord, metric: str) -> str:
         return ""
     hint = suggestion(metric, sorted(found.metrics)) if found.metrics else "it has no metric at all"
     return f"it has completed without the objective's metric {metric!r}: no line can be ranked so; {hint}"
-
-
-def objective_in(path: Path) -> Objective | None:
-    """Returns the objective of a grid's file; None when it has none.
-
-    Raises:
-        UsageError, JobInvalid: the file is not there, or is wrong.
-    """
-    given = read_grid_file(path).objective
-    return None if given is None else Objective(given.metric, given.goal)
 
 
 class GridLine(msgspec.Struct, frozen=True):

@@ -270,8 +270,11 @@ def unreadable_headers(runs: Path | None = None) -> list[Damage]:
         try:
             read_header(paths)
         except (OSError, msgspec.DecodeError) as error:
+            why = "is missing: its folder is no run, and may be removed"
+            if not isinstance(error, FileNotFoundError):
+                why = f"cannot be read: {(isinstance(error, OSError) and error.strerror) or error}"
             if paths.root.is_dir():
-                found.append(Damage(str(paths.header), 0, f"cannot be read: {error}"))
+                found.append(Damage(str(paths.header), 0, why))
     return found
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headrace.grid.controller.control_grid import GridChanges
     from headrace.grid.controller.grid_controller import GridController
     from headrace.grid.grid_record import GridRecord, LineRecord
-    from headrace.grid.grid_report import Objective
+    from headrace.grid.grid_file import Objective
     from headrace.grid.load_grid import Grid
     from headrace.grid.plan_grid import GridPlan
     from headrace.insight.render.document import Document
@@ -59,7 +59,7 @@ def run(file: str, yes: bool, digest: str, on_interrupt: str | None, measure: bo
     start is shown and must be confirmed, or given --yes.
 
     Exit code 0: every line has completed, or was stopped early as the file says; 1: some have not; 130: Ctrl-C; 143:
-    SIGTERM.
+    SIGTERM. A line that the file has no more counts while it goes on; once it is over it is only shown.
 
     \b
     Examples:
@@ -111,12 +111,13 @@ def run(file: str, yes: bool, digest: str, on_interrupt: str | None, measure: bo
         ) as controller,
         _told_sigterm(),
     ):
+        dropped = {line.key for line in controller.grid.lines if line.state.over and not line.in_file}
         interrupted = _run(controller, progress, choice)
         grid = controller.grid
-    answer(grid, output, lambda: end_document(grid))
+    answer(grid, output, lambda: end_document(grid, dropped))
     if interrupted:
         return interrupted
-    return 0 if all(line.state.as_asked for line in grid.lines if line.in_file) else 1
+    return 0 if all(line.state.as_asked for line in grid.lines if line.key not in dropped) else 1
 
 
 @contextlib.contextmanager
@@ -355,11 +356,12 @@ def _objective_options(command: F) -> F:
 
 
 def _objective(least: str | None, greatest: str | None) -> Objective | None:
-    from headrace.grid.grid_report import Objective
+    from headrace.grid.grid_file import Objective
 
     if least and greatest:
         raise click.UsageError("--min and --max exclude each other")
-    return Objective(least, "min") if least else Objective(greatest, "max") if greatest else None
+    metric, goal = (least, "min") if least else (greatest, "max")
+    return Objective.model_construct(metric=metric, goal=goal) if metric else None
 
 
 @click.command("report", short_help="A row a line, totals, planned against spent, the best; text, JSON, CSV, HTML.")

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from headrace.catalog.prices import CURRENCY
@@ -183,8 +183,13 @@ def _line(line: LineRecord) -> tuple[str, ...]:
     return line.written, line.state.value, where, line.engine, tried, run, cost, why_text(line)
 
 
-def end_document(grid: GridRecord) -> Document:
-    """Returns how a grid has come to its end, or how far it has come."""
+def end_document(grid: GridRecord, dropped: Collection[str] = ()) -> Document:
+    """Returns how a grid has come to its end, or how far it has come.
+
+    Args:
+        grid: the grid.
+        dropped: keys of lines that were over when the grid's file had them no more: they do not count.
+    """
     bad = [line for line in grid.lines if line.state in (LineState.FAILED, LineState.UNPLACED, LineState.STOPPED)]
     lines = [line_text(line) for line in bad[:20]]
     if len(bad) > 20:
@@ -194,6 +199,8 @@ def end_document(grid: GridRecord) -> Document:
         lines.append(f"`headrace grid logs {grid.name} {failed.key}` shows what {failed.place} has written")
     if any(line.in_file and line.state in (LineState.FAILED, LineState.STOPPED) for line in bad):
         lines.append(f"{used_up(grid, time.time())}`headrace grid retry {grid.name}` lets them run again")
+    if uncounted := sum(line.state is LineState.FAILED and line.key in dropped for line in bad):
+        lines.append(f"{counted(uncounted)} failed before the file had it no more: the exit code does not count that")
     return document(section(Heading(whole_text(grid, grid.cost)), *sentences(lines)))
 
 
@@ -233,7 +240,9 @@ def changes_text(changes: GridChanges, known: GridRecord, file: str, *, again: b
         if lines:
             named = ", ".join(line.place for line in lines[:_NAMED])
             more = f" and {len(lines) - _NAMED} more" if len(lines) > _NAMED else ""
-            said.append(f"  {len(lines)} line{'' if len(lines) == 1 else 's'} {what} {named}{more}")
+            said.append(f"  {counted(len(lines))} {what} {named}{more}")
+    if failed := sum(line.state is LineState.FAILED for line in changes.gone):
+        said.append(f"  of those gone {failed} failed: that is kept, and does not count any more")
     if changes.job:
         begun = sum(1 for line in known.lines if line.in_file and line.attempts)
         kept = f"; {begun} of {len(known.lines)} lines have begun with the old one and keep it" if begun else ""

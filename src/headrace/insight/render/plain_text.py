@@ -53,13 +53,13 @@ def quantity(value: float, unit: str) -> str:
 def size_text(value: float) -> str:
     """Returns a number of bytes in words.
 
-    >>> size_text(812), size_text(1234567)
-    ('812 B', '1 MiB')
+    >>> size_text(812), size_text(10.67), size_text(1234567)
+    ('812 B', '10.7 B', '1 MiB')
     """
     for size, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if value >= size:
             return f"{value / size:.{1 if value < 10 * size and name != 'MiB' else 0}f} {name}"
-    return f"{value:.0f} B"
+    return f"{value:.{0 if value == int(value) else 1}f} B"
 
 
 def spread(figure: Figure) -> str:
