@@ -155,6 +155,12 @@ def test_a_wide_table_folds_words_and_else_becomes_blocks(monkeypatch: pytest.Mo
         "run-a   400",
         "run-b   380",
     ]
+    metric = "top5_accuracy_of_validation"
+    named = table(("rank", metric, "cost"), [("1", "0.93", "0.10"), ("2", "0.92", "0.08")])
+    assert _drawn(named, 25, monkeypatch)[:3] == ["rank", "  1", metric[:25]], "no name leaves room for values"
+    long = table(("rank", 3 * metric, "cost"), [("1", "0.93", "0.10"), ("2", "0.92", "0.08")])
+    lines = _drawn(long, 60, monkeypatch)
+    assert lines[:5] == ["rank  1", (3 * metric)[:60], (3 * metric)[60:], "      0.93", "cost  0.10"]
 
 
 def test_a_sentence_of_detail_goes_on_below_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:

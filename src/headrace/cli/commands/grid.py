@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from headrace.cli.views.grid_status_tables import GridProgress
     from headrace.grid.controller.control_grid import GridChanges
     from headrace.grid.controller.grid_controller import GridController
-    from headrace.grid.grid_record import GridRecord, LineRecord
     from headrace.grid.grid_file import Objective
+    from headrace.grid.grid_record import GridRecord, LineRecord
     from headrace.grid.load_grid import Grid
     from headrace.grid.plan_grid import GridPlan
     from headrace.insight.render.document import Document

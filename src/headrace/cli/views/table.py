@@ -142,17 +142,18 @@ class Columns:
                 yield line
 
     def _blocks(self, console: Console, width: int) -> Iterator[Text]:
-        """Yields every row as lines of a name and its value; what has no name stands behind the value before it."""
+        """Yields every row as lines of a name and its value; what has no name stands behind the value before it. A name
+        that leaves values too little room stands above its value."""
         names = self.names or ("",) * len(self.rows[0])
-        named = max((cell_len(name) for name in names), default=0) + _GAP
-        indent = named if width - named >= _FOLDED else _GAP
+        lengths = (cell_len(name) + _GAP for name in names)
+        indent = max((length for length in lengths if width - length >= _FOLDED), default=_GAP)
         for number, row in enumerate(self.rows):
             if number:
                 yield Text()
             for name, value in _named(names, row):
                 first = Text().append(name, style="bold")
-                if name and indent < named:
-                    yield first
+                if name and cell_len(name) + _GAP > indent:
+                    yield from first.wrap(console, width)
                     first = Text()
                 for part in value.wrap(console, width - (indent if name else 0)):
                     pad = " " * (indent - first.cell_len) if name else ""
