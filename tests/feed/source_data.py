@@ -45,6 +45,32 @@ def fill_tars(folder: Path, counts: Mapping[str, int]) -> Path:
     return folder
 
 
+def write_shard(kind: str, path: Path, change: str = "") -> Path:
+    """Writes a shard of 1,500 rows; with a change, another one of the same size: in a row, or in its layout."""
+    import pyarrow
+    from pyarrow import parquet
+
+    texts = [f"{number:04d}" * 100 for number in range(1_500)]
+    if change == "row":
+        texts[400] = "7777" * 100
+    if change == "layout":
+        texts[400], texts[401] = texts[400][:-5], texts[401] + texts[400][-5:]
+    if kind == "tar":
+        return write_tar(path, [{"__key__": f"{row:04d}", "txt": text.encode()} for row, text in enumerate(texts)])
+    if kind == "jsonl":
+        path.write_text("".join(f'{{"text": "{text}"}}\n' for text in texts))
+        return path
+    table = pyarrow.table({"text": texts})
+    if kind == "parquet":
+        parquet.write_table(
+            table, path, row_group_size=100, compression="none", use_dictionary=False, write_statistics=False
+        )
+        return path
+    with pyarrow.OSFile(str(path), "wb") as sink, pyarrow.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=100)
+    return path
+
+
 def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Returns a list to which every `pread` of a tar in this process adds its size. The index beside it does not."""
     reads: list[int] = []
