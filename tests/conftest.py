@@ -8,6 +8,7 @@ import functools
 import gc
 import itertools
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -131,8 +132,11 @@ class Schedule(LoadScopeScheduling):
 
 @functools.cache
 def _makes_for_a_module(path: Path) -> bool:
-    """Whether a file of tests, or its folder, has a fixture that a module's tests share."""
-    return any('scope="module"' in each.read_text() for each in (path, path.with_name("conftest.py")) if each.exists())
+    """Whether a file of tests has a fixture that a module's tests share, or names one of a folder that has such."""
+    shared, text, folder = 'scope="module"', path.read_text(), path.with_name("conftest.py")
+    theirs = folder.read_text() if folder.exists() else ""
+    named = set(re.findall(r"^def (\w+)", theirs, re.MULTILINE)) & set(re.findall(r"\w+", text))
+    return shared in text or (shared in theirs and bool(named))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -9,8 +9,9 @@ import pytest
 from command_line import Cli
 
 from headrace.catalog.prices import price_of
-from headrace.runs import EventWriter, LoaderSecond, MetricWriter, Status, Stream, create_run
+from headrace.runs import EventWriter, MetricWriter, Status, Stream, create_run
 from headrace.runs.events import HostReleased, InstancesStarted, JobStarted, RunFinished
+from loader_seconds import loader_second
 
 GROUPS = [
     {"name": "dnn", "instance_type": "ml.p4d.24xlarge", "hosts": ["algo-1"]},
@@ -30,19 +31,7 @@ def run(cli: Cli) -> str:
         events.write(RunFinished(t=1100.0, status=Status.COMPLETED))
     with MetricWriter(paths.metrics(Stream("dnn", "algo-1", "0"))) as metrics:
         for t, epoch in ((1002.0, 0), (1003.0, 0), (1004.0, 1)):
-            record = LoaderSecond(
-                t=t,
-                loader="train",
-                epoch=epoch,
-                steps=10,
-                samples=80,
-                wait=0.0,
-                step=1.0,
-                step_min=0.1,
-                step_max=0.1,
-                bytes=0,
-            )
-            metrics.write(record)
+            metrics.write(loader_second(t, epoch=epoch, samples=80))
     (paths.root / "plan.json").write_text(json.dumps({"groups": GROUPS}))
     return paths.id
 

@@ -22,7 +22,6 @@ from headrace.runs import (
     CauseKind,
     EventWriter,
     HostSecond,
-    LoaderSecond,
     LogWriter,
     MetricWriter,
     RunPaths,
@@ -41,6 +40,7 @@ from headrace.runs.events import (
     StatusChanged,
 )
 from headrace.runs.store import process_start_time
+from loader_seconds import loader_second
 
 RANK = Stream("dnn", "algo-1", "0")
 FEED = Stream("data", "algo-2", "feed")
@@ -61,20 +61,7 @@ def make(cli: Cli, name: str, wait: float = 0.5, finished: bool = True) -> RunPa
             events.write(RunFinished(t=1_795_201_271.0, status=Status.COMPLETED))
     with MetricWriter(paths.metrics(RANK)) as metrics:
         for second in range(4):
-            metrics.write(
-                LoaderSecond(
-                    t=1_795_201_262.0 + second,
-                    loader="train",
-                    epoch=0,
-                    steps=10,
-                    samples=100,
-                    wait=wait,
-                    step=1.0,
-                    step_min=0.1,
-                    step_max=0.1,
-                    bytes=0,
-                )
-            )
+            metrics.write(loader_second(1_795_201_262.0 + second, wait=wait))
     with MetricWriter(paths.metrics(Stream("dnn", "algo-1", "host"))) as metrics:
         for second in range(6):
             metrics.write(HostSecond(t=1_795_201_261.0 + second, cpu=second * 0.5, cores=2, rss=3 << 20, processes=2))

@@ -16,10 +16,11 @@ from test_foreign_records import commands_of_runs
 import headrace.cli
 from headrace.cli.views.table import console
 from headrace.cli.views.terminal import Terminal, VisibleStream, coloured, painted, visible
-from headrace.runs import EventWriter, LoaderSecond, LogWriter, MetricWriter, RunPaths, Status, Stream, create_run
+from headrace.runs import EventWriter, LogWriter, MetricWriter, RunPaths, Status, Stream, create_run
 from headrace.runs.cause import Cause, CauseKind
 from headrace.runs.events import JobStarted, ProgramExited, ProgramStarted, RunFinished, SecondaryStatus, StatusChanged
 from headrace.runs.log_lines import LogLine
+from loader_seconds import loader_second
 
 EVIL = "\x1b]0;TITLE\x07\x1b[2J\x9b31mC1\x9d0;TITLE\x9c\x08\r\x7f\u202e[red]rich[/red]"
 RAW = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -45,12 +46,7 @@ def evil_run(cli: Cli) -> RunPaths:
         events.write(RunFinished(t=9.0, status=Status.FAILED, cause=cause, failure_reason=f"reason{EVIL}"))
     with MetricWriter(paths.metrics(stream)) as metrics:
         for second in range(4):
-            metrics.write(
-                LoaderSecond(
-                    t=2.0 + second, loader=EVIL, epoch=0, steps=1, samples=9, wait=0.5, step=0.5, step_min=0.1,
-                    step_max=0.5, bytes=0,
-                )
-            )  # fmt: skip
+            metrics.write(loader_second(2.0 + second, loader=EVIL))
     bad = cli.runs / f"bad-{quote('x')}-20261127-143356-47db"
     bad.mkdir()
     (bad / "run.json").write_text(f'{{"run_id": "{EVIL}')

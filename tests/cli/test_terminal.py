@@ -29,14 +29,13 @@ from headrace.runs import (
 )
 from headrace.runs.events import ChannelProgress, DataWorkerLost, ProgramExited
 from headrace.runs.state import run_finished
+from loader_seconds import loader_second
 
 A, B = Stream("dnn", "algo-1", "0"), Stream("dnn", "algo-1", "1")
 
 
-def second(t: float, loader: str = "train", steps: int = 10, samples: int = 100, wait: float = 0.25) -> LoaderSecond:
-    return LoaderSecond(
-        t=t, loader=loader, epoch=0, steps=steps, samples=samples, wait=wait, step=1.0, step_min=0, step_max=1, bytes=0
-    )
+def second(t: float, **changes: object) -> LoaderSecond:
+    return loader_second(t, **{"wait": 0.25, **changes})
 
 
 @pytest.mark.parametrize("module", [launch_plan, plain_text, terminal])
@@ -84,10 +83,10 @@ def test_progress_shows_a_channel_until_all_of_it_is_there() -> None:
 
 def test_progress_stays_with_the_training_loader() -> None:
     now = Progress()
-    now.add(A, second(10.0, "eval", steps=99))
+    now.add(A, second(10.0, loader="eval", steps=99))
     assert "99 steps" in now.text(1, 10)
-    now.add(A, second(11.0, "train", steps=1))
-    now.add(A, second(12.0, "eval", steps=99))
+    now.add(A, second(11.0, loader="train", steps=1))
+    now.add(A, second(12.0, loader="eval", steps=99))
     assert "  1 steps" in now.text(1, 12)
     now.add(A, HostSecond(t=12, cpu=1, cores=1, rss=1, processes=1))
     assert "  1 steps" in now.text(1, 12)

@@ -31,7 +31,6 @@ from headrace.insight import Figure
 from headrace.insight.render.plain_text import number
 from headrace.runs import (
     EventWriter,
-    LoaderSecond,
     LogWriter,
     MetricWriter,
     RunPaths,
@@ -41,6 +40,7 @@ from headrace.runs import (
     create_run,
 )
 from headrace.runs.events import HostRegistered, HostStarted, JobStarted, ProgramExited, ProgramStarted, RunFinished
+from loader_seconds import loader_second
 
 pytestmark = pytest.mark.needs("chromium")
 
@@ -514,21 +514,6 @@ def test_a_damaged_run_shows_what_can_be_shown(browser: Browser, ui: Ui, made: R
     target.rename(home / "damaged" / paths.id)
 
 
-def seconds_of(t: float, steps: int = 10) -> LoaderSecond:
-    return LoaderSecond(
-        t=t,
-        loader="train",
-        epoch=0,
-        steps=steps,
-        samples=steps,
-        wait=0.1,
-        step=1.0,
-        step_min=0.1,
-        step_max=0.1,
-        bytes=0,
-    )
-
-
 def test_a_run_that_goes_on_is_followed_live(tab: Tab, home: Path) -> None:
     paths = create_run("live", runs=home / "runs")
     adopt(paths)
@@ -551,7 +536,7 @@ def test_a_run_that_goes_on_is_followed_live(tab: Tab, home: Path) -> None:
         events.write(ProgramStarted(t=now + 0.2, stream="0", pid=2, **where))
         expect(page.locator(".track .segment[data-state=running]")).to_have_count(1)
         for second in range(8):
-            metrics.write(seconds_of(now + second))
+            metrics.write(loader_second(now + second, wait=0.1))
         drawn(page, "step_time")
         log.write_line("o", b"later words")
         expect(page.locator(".log-line", has_text="later words")).to_be_visible()

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from effort import SOAK
-from sagemaker_loop import BUCKET, IMAGE, Loop, open_loop, open_service
+from sagemaker_loop import BUCKET, IMAGE, Loop, open_loop
 
 from batch_grids import WHEEL, write_grid
 from headrace.cli.options import write_files
@@ -115,11 +115,6 @@ def ended(child: subprocess.Popen[str]) -> tuple[int, str, str]:
     """Returns exit code, standard output and standard error of a child."""
     out, errors = child.communicate(timeout=allowed(60))
     return child.returncode, out, errors
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[ServeProcess]:
-    yield from open_service()
 
 
 @pytest.fixture

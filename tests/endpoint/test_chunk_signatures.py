@@ -6,7 +6,6 @@ import base64
 import hashlib
 import hmac
 import zlib
-from collections.abc import Iterator
 from datetime import datetime, timezone
 
 import pytest
@@ -17,7 +16,7 @@ from wire_client import Wire
 
 from headrace.endpoint.auth.signatures import PAYLOAD, PAYLOAD_TRAILER, ChunkSignatures, Signed
 from headrace.endpoint.wire.models import ServiceError
-from serve_process import BUCKET, ServeProcess, serving
+from serve_process import BUCKET, ServeProcess
 
 # The examples of AWS's guide: 66,560 times "a" in chunks of 64 KiB, without and with a trailer.
 SECRET = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
@@ -52,13 +51,6 @@ def test_the_chains_of_awss_guide_are_right_and_each_link_follows_from_the_one_b
     with pytest.raises(ServiceError) as found:
         chain(SEED).chunk(CHAIN[1], PARTS[1])
     assert (found.value.code, found.value.status) == ("SignatureDoesNotMatch", 403)
-
-
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[ServeProcess]:
-    with serving() as process:
-        process.bucket.mkdir(exist_ok=True)
-        yield process
 
 
 class OldClient(S3SigV4Auth):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from headrace.endpoint.auth.job_rights import rights_of
 from headrace.engines.sagemaker.sagemaker_job import plan_sagemaker_job
 from headrace.job import Job as JobOfFile
 from headrace.runs import RunPaths
-from serve_process import BUCKET, REGION, ServeProcess, serving
+from serve_process import BUCKET, REGION, ServeProcess
 
 SDK_BUCKET = f"sagemaker-{REGION}-000000000000"
 ACCOUNT = "000000000000"
@@ -25,18 +24,6 @@ print([os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"]], fl
 """
 ARN = f"arn:aws:sagemaker:{REGION}:{ACCOUNT}:training-job"
 GROUP = "/aws/sagemaker/TrainingJobs"
-
-
-@pytest.fixture(scope="module")
-def module_endpoint() -> Iterator[ServeProcess]:
-    with serving() as process:
-        yield process
-
-
-@pytest.fixture
-def endpoint(module_endpoint: ServeProcess) -> Iterator[ServeProcess]:
-    yield module_endpoint
-    module_endpoint.close_clients()
 
 
 @pytest.fixture(scope="module")

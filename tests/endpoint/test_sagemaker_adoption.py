@@ -7,12 +7,10 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from effort import SOAK
-from sagemaker_loop import Loop, open_loop, open_service
+from sagemaker_loop import Loop
 from service_relay import QUOTA, Relay
 
 from headrace import engines
@@ -22,7 +20,6 @@ from headrace.grid.controller.attempt_runner import start_or_adopt
 from headrace.job import Job, load_job
 from headrace.runs import RunPaths, Status
 from headrace.runs.store import list_paths_of
-from serve_process import ServeProcess
 
 pytestmark = pytest.mark.namespaces
 
@@ -39,17 +36,6 @@ def create_and_die(*arguments):
 BotoService.create = {patch}
 start_or_adopt(load_job({file!r}), "sagemaker")
 """
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[ServeProcess]:
-    yield from open_service()
-
-
-@pytest.fixture
-def loop(service: ServeProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loop]:
-    yield open_loop(service, tmp_path, monkeypatch)
-    service.close_clients()
 
 
 def written(loop: Loop, name: str, **fields: object) -> Job:

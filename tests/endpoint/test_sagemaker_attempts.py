@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from sagemaker_loop import Loop, lines, members, open_loop, open_service
+from sagemaker_loop import Loop, lines, members
 from service_relay import FORGETS, FULL, LOSES_MODEL, LOST, QUOTA, THROTTLED, Relay
 
 from headrace import engines
 from headrace.engines.sagemaker import refresh_training_job
 from headrace.errors import EngineRefused
 from headrace.runs import CauseKind, Run, Status, runs_dir
-from serve_process import ServeProcess, wait_for
+from serve_process import wait_for
 
 pytestmark = pytest.mark.namespaces
 
@@ -23,17 +21,6 @@ import os
 print(os.environ["TRAINING_JOB_NAME"], os.environ["SM_CURRENT_INSTANCE_TYPE"], flush=True)
 """
 ALONE = {"instance_groups": None, "instance_type": "ml.m5.xlarge", "instance_count": 1}
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[ServeProcess]:
-    yield from open_service()
-
-
-@pytest.fixture
-def loop(service: ServeProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loop]:
-    yield open_loop(service, tmp_path, monkeypatch)
-    service.close_clients()
 
 
 def through(relay: Relay, **retry: object) -> dict[str, object]:

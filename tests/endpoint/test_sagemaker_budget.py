@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from effort import SOAK
-from sagemaker_loop import Loop, agent_inside, container_host, lines, open_loop, open_service
+from sagemaker_loop import Loop, agent_inside, container_host, lines
 
 from headrace.runs import CauseKind, Status
-from serve_process import ServeProcess, wait_for
+from serve_process import wait_for
 
 pytestmark = pytest.mark.namespaces
 
@@ -21,17 +18,7 @@ time.sleep(600)
 """
 EXPENSIVE = {"instance_groups": None, "instance_type": "ml.p4d.24xlarge", "instance_count": 1}
 """About 0.01 USD a second."""
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[ServeProcess]:
-    yield from open_service("--set", "engines.local.stop_grace=3")
-
-
-@pytest.fixture
-def loop(service: ServeProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loop]:
-    yield open_loop(service, tmp_path, monkeypatch)
-    service.close_clients()
+SERVE_OPTIONS = ("--set", "engines.local.stop_grace=3")
 
 
 def test_the_leader_stops_a_job_whose_budget_is_used_up_while_nobody_looks(loop: Loop) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from effort import SOAK
-from sagemaker_loop import BUCKET, IMAGE, Loop, open_loop, open_service
+from sagemaker_loop import BUCKET, IMAGE, Loop, open_loop
 from service_relay import FORGETS, FULL, LATE, LOST, QUOTA, THROTTLED, TWICE, Relay
 
 from headrace.cli.main import invoke
@@ -55,11 +55,6 @@ if SOAK:
         row("forgotten at once", 0, [], [FORGETS] * LINES),
         row("forgotten again and again", 0, [], [PASSES, FORGETS] * 4),
     ]
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[ServeProcess]:
-    yield from open_service()
 
 
 @pytest.fixture

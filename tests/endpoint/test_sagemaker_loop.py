@@ -6,13 +6,12 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 from effort import SOAK
-from sagemaker_loop import BUCKET, GROUPS, IMAGE, Loop, agent_inside, lines, members, open_loop, open_service
+from sagemaker_loop import BUCKET, GROUPS, IMAGE, Loop, agent_inside, lines, members
 
 from headrace import engines
 from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket
@@ -23,7 +22,7 @@ from headrace.instance.launch_plan import LaunchPlan
 from headrace.job import load_job
 from headrace.runs import CauseKind, Status, read_plan
 from headrace.runs.store import find_run
-from serve_process import REGION, ROLE, ServeProcess, wait_for
+from serve_process import REGION, ROLE, wait_for
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -36,17 +35,6 @@ print(f"{host} of {group} in {os.environ['TRAINING_JOB_NAME']}: {sys.argv[1:]}",
 with open(os.path.join(os.environ["SM_MODEL_DIR"], f"weights-{host}"), "w") as file:
     file.write(group)
 """
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[ServeProcess]:
-    yield from open_service()
-
-
-@pytest.fixture
-def loop(service: ServeProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loop]:
-    yield open_loop(service, tmp_path, monkeypatch)
-    service.close_clients()
 
 
 @pytest.mark.promise("engines", "instances, on sagemaker")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from asked_actions import used_actions
-from sagemaker_loop import BUCKET, GROUPS, Loop, open_loop, open_service
+from sagemaker_loop import BUCKET, GROUPS, Loop, open_service
 
 from headrace import engines
 from headrace.engines.documents import Permission
@@ -34,12 +34,6 @@ def service() -> Iterator[ServeProcess]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("HEADRACE_LOG", "debug")
         yield from open_service()
-
-
-@pytest.fixture
-def loop(service: ServeProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loop]:
-    yield open_loop(service, tmp_path, monkeypatch)
-    service.close_clients()
 
 
 def test_the_actions_that_are_used_are_those_that_are_shown(loop: Loop) -> None:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from effort import SOAK
-from sagemaker_loop import BUCKET, GROUPS, Loop, agent_inside, lines, members, open_loop, open_service
+from sagemaker_loop import BUCKET, GROUPS, Loop, agent_inside, lines, members
 
 from headrace.hosting.supervision.instances import INTERRUPTION
 from headrace.runs import CauseKind, Run, RunPaths, Status
-from serve_process import ServeProcess, wait_for
+from serve_process import wait_for
 
 pytestmark = pytest.mark.namespaces
 
@@ -42,17 +40,6 @@ SPOT = {
     "stopping_condition": {"max_run": 600, "max_wait": 1200},
     "checkpoint_s3_uri": f"s3://{BUCKET}/checkpoints",
 }
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[ServeProcess]:
-    yield from open_service()
-
-
-@pytest.fixture
-def loop(service: ServeProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loop]:
-    yield open_loop(service, tmp_path, monkeypatch)
-    service.close_clients()
 
 
 def test_an_interruption_is_told_to_the_programs_and_the_job_goes_on_from_its_checkpoint(loop: Loop) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -42,18 +41,6 @@ pathlib.Path("/opt/ml/model", me).write_text(json.dumps({
 
 
 ARGUMENTS = ["/opt/ml/input/data/code/boot.py", "--a b", "", "$HOME"]
-
-
-@pytest.fixture(scope="module")
-def module_endpoint() -> Iterator[ServeProcess]:
-    with serving() as process:
-        yield process
-
-
-@pytest.fixture
-def endpoint(module_endpoint: ServeProcess) -> Iterator[ServeProcess]:
-    yield module_endpoint
-    module_endpoint.close_clients()
 
 
 def channel(name: str, prefix: str, distribution: str = "FullyReplicated", **more: object) -> dict[str, Any]:

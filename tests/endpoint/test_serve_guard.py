@@ -10,7 +10,6 @@ import importlib.util
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import botocore.awsrequest
@@ -21,22 +20,10 @@ import pytest
 from botocore.auth import SigV4Auth
 
 from patience import allowed
-from serve_process import BUCKET, ROLE, ServeProcess, serving, wait_for
+from serve_process import BUCKET, ROLE, ServeProcess, wait_for
 
 JSON = "application/x-amz-json-1.1"
 LIST = {"X-Amz-Target": "SageMaker.ListTrainingJobs", "Content-Type": JSON}
-
-
-@pytest.fixture(scope="module")
-def module_endpoint() -> Iterator[ServeProcess]:
-    with serving() as process:
-        yield process
-
-
-@pytest.fixture
-def endpoint(module_endpoint: ServeProcess) -> Iterator[ServeProcess]:
-    yield module_endpoint
-    module_endpoint.close_clients()
 
 
 def code_of(call: Any, **members: Any) -> str:

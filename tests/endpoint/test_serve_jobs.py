@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 import urllib.parse
-from collections.abc import Iterator
 from typing import Any
 
 import botocore.awsrequest
@@ -15,7 +14,7 @@ import botocore.session
 import pytest
 from botocore.auth import SigV4Auth
 
-from serve_process import BUCKET, GROUP, ServeProcess, serving, wait_for
+from serve_process import BUCKET, GROUP, ServeProcess, wait_for
 
 HELLO = """
 import os
@@ -29,16 +28,7 @@ if group == "dnn":
 """
 
 
-@pytest.fixture(scope="module")
-def module_endpoint() -> Iterator[ServeProcess]:
-    with serving("--max-running", "2") as process:
-        yield process
-
-
-@pytest.fixture
-def endpoint(module_endpoint: ServeProcess) -> Iterator[ServeProcess]:
-    yield module_endpoint
-    module_endpoint.close_clients()
+SERVE_OPTIONS = ("--max-running", "2")
 
 
 def refused(call: Any, **members: Any) -> tuple[str, str]:

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import urllib.parse
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from headrace.endpoint.auth.gatekeeper import Caller, Holder
 from headrace.endpoint.services.cloudwatch_metrics import monitoring
 from headrace.runs import GpuUse, HostSecond, MetricWriter, Run, Stream, create_run
 from patience import allowed
-from serve_process import GROUP, ServeProcess, serving
+from serve_process import GROUP, ServeProcess
 
 BEGIN = 1_795_201_260.0
 CALLER = Caller(Holder.USER, "key", "monitoring", "us-east-1", "signature", "")
@@ -78,12 +77,6 @@ def test_a_hosts_figures_are_sums_over_its_cpus_and_gpus_as_the_service_has_them
     assert points("job/algo-1", "DiskUtilization") == [12.5, 12.5]
     assert points("job/algo-3", "CPUUtilization") == points("other/algo-1", "CPUUtilization") == []
     assert points("job/algo-1", "CPUUtilization", Unit="Bytes") == []
-
-
-@pytest.fixture(scope="module")
-def module_endpoint() -> Iterator[ServeProcess]:
-    with serving() as process:
-        yield process
 
 
 PUTS = """

@@ -108,12 +108,6 @@ def module_endpoint() -> Iterator[ServeProcess]:
             client.stop_training_job(TrainingJobName=name["TrainingJobName"])  # no test has waited for its end
 
 
-@pytest.fixture
-def endpoint(module_endpoint: ServeProcess) -> Iterator[ServeProcess]:
-    yield module_endpoint
-    module_endpoint.close_clients()
-
-
 def requests(endpoint: ServeProcess) -> dict[str, dict[str, Any]]:
     """Returns the requests of all jobs, without their names."""
     channels = [channel("file", "in/train/"), channel("listed", "manifest", S3DataType="ManifestFile")]

@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,16 +29,7 @@ print("runs on", os.environ["SM_CURRENT_HOST"], os.environ["SM_CURRENT_INSTANCE_
 pytestmark = pytest.mark.needs(".venv-sagemaker")
 
 
-@pytest.fixture(scope="module")
-def module_endpoint() -> Iterator[ServeProcess]:
-    with serving("--max-running", "4") as process:
-        yield process
-
-
-@pytest.fixture
-def endpoint(module_endpoint: ServeProcess) -> Iterator[ServeProcess]:
-    yield module_endpoint
-    module_endpoint.close_clients()
+SERVE_OPTIONS = ("--max-running", "4")
 
 
 def folder_of_code(folder: Path) -> Path:

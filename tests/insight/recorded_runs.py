@@ -15,7 +15,6 @@ from headrace.runs import (
     EventWriter,
     GpuUse,
     HostSecond,
-    LoaderSecond,
     Metric,
     MetricWriter,
     Run,
@@ -25,6 +24,7 @@ from headrace.runs import (
     create_run,
 )
 from headrace.runs.events import Event, InstancesStarted, JobStarted, ProgramExited, ProgramStarted, RunFinished
+from loader_seconds import loader_second
 
 START = 1_795_201_200.0
 FEED = Stream("data_group", "algo-1", "feed")
@@ -55,10 +55,8 @@ def loader(wait: float, *, step: float = 0.1, seconds: int = 30, noise: float = 
         length = step * (1 + noise * generator.gauss(0, 1)) * (20 if second == 0 else 1)
         steps = max(1, round(1 / length))
         found.append(
-            LoaderSecond(
-                t=START + 2 + second,
-                loader="train",
-                epoch=0,
+            loader_second(
+                START + 2 + second,
                 steps=steps,
                 samples=64 * steps,
                 wait=wait * length * steps,

@@ -29,6 +29,7 @@ from headrace.insight.figures.figure import Figure, Window
 from headrace.insight.figures.run_files import PlannedGroup
 from headrace.insight.performance_model import Range, Workload, exactly
 from headrace.runs import HostSecond, LoaderSecond, ServiceSecond, Stream, WorkerSecond
+from loader_seconds import loader_second
 
 TRAINER, DATA = "ml.g5.xlarge", "ml.c5.xlarge"
 ROWS = 10
@@ -221,18 +222,9 @@ PLAN = [
 ]
 
 
-def loader_second(t: float, steps: int = 5, wait: float = 0.5, step: float = 1.0) -> LoaderSecond:
-    size = {"step_min": 0.1, "step_max": 0.3, "bytes": 1000 * steps * ROWS}
-    return LoaderSecond(
-        t=t,
-        loader="train",
-        epoch=0,
-        steps=steps,
-        samples=steps * ROWS,
-        wait=wait,
-        step=step,
-        **size,  # type: ignore[arg-type]
-    )
+def step_second(t: float, steps: int = 5, wait: float = 0.5, step: float = 1.0) -> LoaderSecond:
+    size = {"samples": steps * ROWS, "bytes": 1000 * steps * ROWS, "step_max": 0.3}
+    return loader_second(t, steps=steps, wait=wait, step=step, **size)
 
 
 def worker_second(t: float, executors: int, produce: float, cpu: float, samples: int) -> WorkerSecond:
@@ -246,7 +238,7 @@ def host_second(t: float, rate: float, cores: int = 2) -> HostSecond:
     return HostSecond(t=t, cpu=rate * t, cores=cores, rss=1, processes=1)
 
 
-LOADERS = {RANK: [loader_second(t, wait=9.0 if t == 1.0 else 0.5) for t in (1.0, 2.0, 3.0, 4.0)]}
+LOADERS = {RANK: [step_second(t, wait=9.0 if t == 1.0 else 0.5) for t in (1.0, 2.0, 3.0, 4.0)]}
 HOSTS = {
     TRAIN_HOST: [host_second(t, 1.0) for t in (1.0, 2.0, 3.0, 4.0)],
     DATA_HOST: [host_second(t, 0.9) for t in (1.0, 2.0, 3.0, 4.0)],
@@ -280,7 +272,7 @@ def test_what_a_run_tells_is_read_without_its_warm_up() -> None:
 
 
 def test_a_rank_that_waits_for_another_in_a_collective_does_not_count_as_computing() -> None:
-    other = {Stream("train", "algo-2", "1"): [loader_second(t, wait=0.1) for t in (1.0, 2.0, 3.0)]}
+    other = {Stream("train", "algo-2", "1"): [step_second(t, wait=0.1) for t in (1.0, 2.0, 3.0)]}
     found = measure(PLAN, columns_of(LOADERS | other, WORKERS, HOSTS))
     assert found.workload.compute.value == pytest.approx(0.1)  # of the rank that waited for its data
     assert found.workload.rows == 2 * ROWS
@@ -300,7 +292,7 @@ def test_a_loader_that_tells_nothing_of_its_workers_is_assumed_for_in_words() ->
 def foreign(wait: float, rate: float, **changes: object) -> Measured:
     """A run of a loader that tells nothing, on 2 cores of which `rate` are busy."""
     plan = [PlannedGroup("train", TRAINER, ("algo-2",), processes_per_host=1)]
-    ranks = {RANK: [msgspec.structs.replace(loader_second(t, wait=wait), **changes) for t in (1.0, 2.0, 3.0, 4.0)]}
+    ranks = {RANK: [msgspec.structs.replace(step_second(t, wait=wait), **changes) for t in (1.0, 2.0, 3.0, 4.0)]}
     return measure(plan, columns_of(ranks, {TRAIN_HOST: [host_second(t, rate) for t in (1.0, 2.0, 3.0, 4.0)]}))
 
 

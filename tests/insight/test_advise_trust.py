@@ -18,9 +18,9 @@ from test_advise import (
     WORKERS,
     facts,
     host_second,
-    loader_second,
     measured,
     price_of,
+    step_second,
     worker_second,
 )
 
@@ -167,7 +167,7 @@ def test_a_model_explains_a_run_within_a_quarter_or_within_what_its_seconds_diff
 def sleeping() -> Measured:
     """A loader of another library whose samples wait: 54 of the 85 ms of a step, and no CPU time."""
     plan = [msgspec.structs.replace(PLAN[1], feed_executors=0)]
-    ranks = {Stream("train", "algo-2", "0"): [loader_second(t, steps=12, wait=0.65, step=1.02) for t in SECONDS]}
+    ranks = {Stream("train", "algo-2", "0"): [step_second(t, steps=12, wait=0.65, step=1.02) for t in SECONDS]}
     hosts = {Stream("train", "algo-2", "host"): [host_second(t, 0.04) for t in SECONDS]}
     return measure(plan, columns_of(ranks, hosts))
 

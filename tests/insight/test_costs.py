@@ -26,6 +26,7 @@ from headrace.runs.events import (
     JobStarted,
     RunFinished,
 )
+from loader_seconds import loader_second
 
 C5, P4D, P4 = 3.672, 37.688, "ml.p4d.24xlarge"
 DNN, DATA = (
@@ -39,18 +40,7 @@ END: Event = RunFinished(t=160.5, status=Status.COMPLETED)
 
 
 def second(t: float, step: float = 1.0, steps: int = 10, epoch: int = 0) -> LoaderSecond:
-    return LoaderSecond(
-        t=t,
-        loader="train",
-        epoch=epoch,
-        steps=steps,
-        samples=8 * steps,
-        wait=0.0,
-        step=step,
-        step_min=0.0,
-        step_max=step,
-        bytes=0,
-    )
+    return loader_second(t, epoch=epoch, steps=steps, samples=8 * steps, step=step)
 
 
 def costs(events: list[Event], records: list[LoaderSecond] | None = None, **fields: object) -> CostReport:

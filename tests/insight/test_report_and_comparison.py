@@ -30,6 +30,7 @@ from headrace.runs import (
     state_of,
 )
 from headrace.runs.events import DataWorkerLost, Event, JobStarted, ProgramExited, ProgramStarted, RunFinished
+from loader_seconds import loader_second
 
 RANK0, RANK1 = Stream("dnn", "algo-1", "0"), Stream("dnn", "algo-1", "1")
 FEED = Stream("data", "algo-2", "feed")
@@ -40,18 +41,7 @@ SLOW = [(1, 10, 9.0, 9.9), (10, 100, 0.5, 1.0), (5, 50, 0.8, 1.0), (10, 100, 0.2
 
 def loader(t: float, values: tuple[int, int, float, float], name: str = "train") -> LoaderSecond:
     steps, samples, wait, step = values
-    return LoaderSecond(
-        t=t,
-        loader=name,
-        epoch=0,
-        steps=steps,
-        samples=samples,
-        wait=wait,
-        step=step,
-        step_min=0,
-        step_max=step,
-        bytes=0,
-    )
+    return loader_second(t, loader=name, steps=steps, samples=samples, wait=wait, step=step)
 
 
 def host(t: float, cpu: float, cores: int = 2, rss: int = 100) -> HostSecond:

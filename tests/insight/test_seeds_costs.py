@@ -15,8 +15,9 @@ from headrace.catalog.prices import cost, price_of
 from headrace.insight.figures.loaders import training_of
 from headrace.insight.figures.run_files import PlannedGroup, PlannedJob
 from headrace.insight.run_cost import CostReport, cost_of
-from headrace.runs import LoaderSecond, Status, Stream, state_of
+from headrace.runs import Status, Stream, state_of
 from headrace.runs.events import InstancesStarted, JobStarted, RunFinished
+from loader_seconds import loader_second
 
 THEN = date(2022, 12, 31)
 
@@ -40,21 +41,7 @@ def run(step: float, **groups: tuple[str, int]) -> CostReport:
         JobStarted(t=1000.0),
         RunFinished(t=end, status=Status.COMPLETED),
     ]
-    records = [
-        LoaderSecond(
-            t=1000 + (index + 1) * step,
-            loader="train",
-            epoch=0,
-            steps=1,
-            samples=10,
-            wait=0.0,
-            step=step,
-            step_min=step,
-            step_max=step,
-            bytes=0,
-        )
-        for index in range(101)
-    ]
+    records = [loader_second(1000 + (index + 1) * step, steps=1, samples=10, step=step) for index in range(101)]
     state = state_of(events, False)
     return cost_of(
         state,

@@ -39,17 +39,15 @@ from headrace.runs.events import (
     RunFinished,
 )
 from headrace.runs.metric_records import ServiceSecond
+from loader_seconds import loader_second
 
 T = 1000.0
 RANKS = [Stream("dnn", "algo-1", "0"), Stream("dnn", "algo-2", "1")]
 
 
 def loader(t: float, steps: int = 10, wait: float = 0.2, step: float = 1.0, **more: float) -> LoaderSecond:
-    least, most = more.pop("step_min", 0.05), more.pop("step_max", 0.3)
-    return LoaderSecond(
-        t=t, loader="train", epoch=0, steps=steps, samples=steps * 8, wait=wait, step=step,
-        step_min=least, step_max=most, bytes=steps * 1000, **more,
-    )  # fmt: skip
+    given = {"steps": steps, "samples": steps * 8, "wait": wait, "step": step, "bytes": steps * 1000}
+    return loader_second(t, **{**given, "step_min": 0.05, "step_max": 0.3, **more})
 
 
 def charts_of(found: list[tuple[Stream, Metric]], start: float = T, end: float = T + 9, points: int = 100) -> Metrics:

@@ -11,6 +11,7 @@ from headrace.insight.figures.figure import Figure
 from headrace.insight.figures.loaders import LoaderReport, WorkersReport, loader_report, workers_reports
 from headrace.insight.render.run_documents import _executors
 from headrace.runs import LoaderSecond, Stream, WorkerSecond
+from loader_seconds import loader_second
 
 ONE, TWO = Stream("data", "algo-2", "feed"), Stream("data", "algo-3", "feed")
 RANK = Stream("dnn", "algo-1", "0")
@@ -27,8 +28,7 @@ def worker(t: float, produce: float, blocked: float, **more: float | str) -> Wor
 
 def step(t: float, **parts: float | None) -> LoaderSecond:
     """Ten steps of 0.1 s, 0.2 s of them waits."""
-    fields = {"steps": 10, "samples": 80, "wait": 0.2, "step": 1.0, "step_min": 0.1, "step_max": 0.1, "bytes": 8}
-    return LoaderSecond(t=t, loader="train", epoch=0, **(fields | parts))  # type: ignore[arg-type]
+    return loader_second(t, **{"samples": 80, "wait": 0.2, "bytes": 8, **parts})
 
 
 def _trained(records: dict[Stream, list[LoaderSecond]]) -> LoaderReport:
