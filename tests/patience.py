@@ -7,6 +7,8 @@ with a core to spare; with n programs that want each core, everything may take n
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -20,3 +22,15 @@ def crowd() -> float:
 def allowed(seconds: float) -> float:
     """Returns how long what takes so many seconds on a quiet machine may take now."""
     return seconds * crowd()
+
+
+def until(condition: Callable[[], object], seconds: float = 20.0, what: str = "") -> object:
+    """Waits until a condition holds and returns its value. A tenth of the time at most goes into asking."""
+    began = time.monotonic()
+    while True:
+        asked = time.monotonic()
+        if value := condition():
+            return value
+        now = time.monotonic()
+        assert now - began < allowed(seconds), f"did not come within {seconds:g} s: {what or condition}"
+        time.sleep(min(0.2, max(0.02, 9 * (now - asked))))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import socket
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from command_line import Cli, Imported
+
+from objectstore import free_port
 
 
 @pytest.fixture(scope="session")
@@ -21,12 +22,6 @@ def imported() -> Iterator[Imported]:
 @pytest.fixture
 def cli(tmp_path: Path, imported: Imported) -> Cli:
     return Cli(tmp_path, imported)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture

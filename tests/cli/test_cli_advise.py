@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 from command_line import Cli
 from effort import SOAK
+
+from objectstore import free_port
 
 SAMPLES = """
 import time
@@ -62,12 +63,6 @@ def batches():
 for batch in headrace.track(batches()):
     time.sleep(0.01)
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 needs_two_cpus = pytest.mark.needs("2 cores")  # the data host needs one of its own

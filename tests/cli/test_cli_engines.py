@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from command_line import Cli
 
+from installed_engines import install_engine
+
 POST = '''\
 """An engine that would post a job to a queue of its own."""
 
@@ -30,11 +32,7 @@ def render(job):
 def post(cli: Cli, tmp_path: Path) -> None:
     """Installs the engine `post` as another package does: a module, and an entry point in its metadata."""
     folder = tmp_path / "site"
-    metadata = folder / "post_engine-1.0.dist-info"
-    metadata.mkdir(parents=True)
-    (folder / "post_engine.py").write_text(POST)
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: post_engine\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text("[headrace.engines]\npost = post_engine\n")
+    install_engine(folder, "post", POST)
     cli.env["PYTHONPATH"] += os.pathsep + str(folder)
 
 

@@ -20,7 +20,7 @@ from headrace.runs.events import JobStarted, RunFinished
 from headrace.runs.segment_reader import Copied, RecordCopy, WriterCursor
 from headrace.runs.segment_writer import SegmentWriter
 from objectstore import ObjectStore
-from patience import allowed
+from patience import allowed, until
 
 
 class Elsewhere:
@@ -119,10 +119,10 @@ def test_ctrl_c_ends_the_wait_for_a_bucket_that_does_not_answer_at_the_end_of_a_
     with flaky(s3.endpoint) as proxy:
         cli.env["AWS_ENDPOINT_URL"] = proxy.endpoint
         running = cli.start("run", job)
-        wait_until(s3.listed, 30)
+        until(s3.listed, 30)
         proxy.hung = True
         (tmp_path / "stop").touch()
-        wait_until(lambda: any(run.finished for run in list_runs(cli.runs)), 30)
+        until(lambda: any(run.finished for run in list_runs(cli.runs)), 30)
         began = time.monotonic()
         running.send_signal(signal.SIGINT)
         shown = "".join(running.communicate(timeout=60))
@@ -141,13 +141,6 @@ def test_ctrl_c_ends_the_wait_for_a_bucket_that_does_not_answer_at_the_end_of_a_
     assert f"warning: the end of the record was not stored in {s3.uri('runs')}: broken off by Ctrl-C" in shown
     assert f"  record: headrace fetch {s3.uri('runs')}/small-" in shown
     assert f"headrace: storing the end of the record in {s3.uri('runs')} (Ctrl-C ends this)" in shown
-
-
-def wait_until(condition: Callable[[], object], seconds: float) -> None:
-    deadline = time.monotonic() + allowed(seconds)
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_what_cannot_be_fetched_is_said_with_a_hint(

@@ -184,6 +184,8 @@ def test_a_run_whose_engine_was_killed_is_listed_as_failed_and_does_not_go_on(cl
     result = cli("status", "stale")
     assert "failure reason: the engine was killed" in result.stdout
     assert cli("wait", "stale").returncode == 1
+    assert "Failed: the engine was killed" in cli("logs", "stale", "-f").stderr
+    assert "is not running: Failed" in cli("stop", "stale").stdout
 
 
 @pytest.mark.promise("sagemaker-differences", "absent here: billable seconds of 0 with groups")

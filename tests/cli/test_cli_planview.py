@@ -9,18 +9,32 @@ from headrace.errors import UsageError
 from headrace.job import Job
 from headrace.runs import RunPaths
 
+GROUPS = {"data": 1, "dnn": 1}
+ONE_GROUP = {"instance_type": "ml.c5.xlarge", "instance_count": 1}
+
+
+def groups_of(hosts):
+    """Groups of a type, by how many hosts each has."""
+    return [
+        {"instance_group_name": name, "instance_type": "ml.c5.xlarge", "instance_count": count}
+        for name, count in hosts.items()
+    ]
+
+
+def viewed(folder, **fields):
+    """The plan of a job whose code is `train.py` in `folder`, as people see it."""
+    (folder / "train.py").touch()
+    job = Job("job", source_dir=str(folder), entry_point="train.py", **fields)
+    return plan_document.view(job, make_plan(job, RunPaths(folder / "run"), Machine((0, 1)), "py"))
+
 
 def test_the_plan_shows_the_command_line_of_every_kind_of_program(tmp_path):
-    for name in ("train.py", "data.sh"):
-        (tmp_path / name).write_text("")
+    (tmp_path / "data.sh").touch()
     elastic = {"enabled": True, "processes_per_host": 2, "elastic": {"min_hosts": 1, "max_restarts": 3}}
-    kinds = ("data", "dnn", "old")
-    groups = [{"instance_group_name": name, "instance_type": "ml.c5.xlarge", "instance_count": 1} for name in kinds]
+    groups = groups_of({**GROUPS, "old": 1})
     groups[0] |= {"entry_point": "data.sh", "hyperparameters": {"note": "a b"}}
-    job = Job(
-        "job",
-        source_dir=str(tmp_path),
-        entry_point="train.py",
+    view = viewed(
+        tmp_path,
         hyperparameters={"epochs": 3},
         instance_groups=groups,
         distribution=[
@@ -28,8 +42,7 @@ def test_the_plan_shows_the_command_line_of_every_kind_of_program(tmp_path):
             {"mpi": {"enabled": True, "custom_mpi_options": "-verbose --NCCL_DEBUG WARN"}, "instance_groups": ["old"]},
         ],
     )
-    plan = make_plan(job, RunPaths(tmp_path / "run"), Machine((0, 1)), "py")
-    shown = {host.group: host.programs[0] for host in plan_document.view(job, plan).hosts}
+    shown = {host.group: host.programs[0] for host in view.hosts}
     assert shown["data"].argv == ("bash", "./data.sh", "--epochs", "3", "--note", "a b")
     assert shown["dnn"].stream == "torchrun"
     assert shown["dnn"].argv[:4] == ("py", "-m", "torch.distributed.run", "--nnodes=1:1")
@@ -42,26 +55,20 @@ def test_the_plan_shows_the_command_line_of_every_kind_of_program(tmp_path):
 
 
 def test_the_plan_tells_worlds_ports_ends_requirements_and_places(tmp_path):
-    (tmp_path / "train.py").touch()
     (tmp_path / "data.txt").touch()
-    groups = [
-        {"instance_group_name": name, "instance_type": "ml.c5.xlarge", "instance_count": 2} for name in ("data", "dnn")
-    ]
+    groups = groups_of({"data": 2, "dnn": 2})
     groups[0] |= {"requirements": "data.txt"}
     groups[1] |= {"depends_on": ["data"]}
-    job = Job(
-        "job",
-        source_dir=str(tmp_path),
-        entry_point="train.py",
-        instance_groups=groups,
-        distribution={"horovod": {"enabled": True, "processes_per_host": 2}, "instance_groups": ["dnn"]},
-        completion={"stall_after": 60},
-        retry={"attempts": 2},
-        encrypt_inter_container_traffic=True,
-        output_path=f"{tmp_path}/job/../out",
-        checkpoint_s3_uri=str(tmp_path / "kept"),
-    )
-    shown = plan_document.view(job, make_plan(job, RunPaths(tmp_path / "run"), Machine((0, 1)), "py"))
+    fields = {
+        "instance_groups": groups,
+        "distribution": {"horovod": {"enabled": True, "processes_per_host": 2}, "instance_groups": ["dnn"]},
+        "completion": {"stall_after": 60},
+        "retry": {"attempts": 2},
+        "encrypt_inter_container_traffic": True,
+        "output_path": f"{tmp_path}/job/../out",
+        "checkpoint_s3_uri": str(tmp_path / "kept"),
+    }
+    shown = viewed(tmp_path, **fields)
     assert plan_document.worlds(shown) == ["mpi with Horovod over dnn: 4 ranks, started by mpirun on algo-3"]
     assert [host.launched for host in shown.hosts] == [(), (), ("0", "1"), ("2", "3")]
     assert plan_document.used_ports(shown) == "ports: control 7071"
@@ -72,8 +79,7 @@ def test_the_plan_tells_worlds_ports_ends_requirements_and_places(tmp_path):
     assert plan_document.work(shown.groups[1]) == "2 ranks, after data"
     assert shown.requirements == {"data": "data.txt"}
     (tmp_path / "requirements.txt").touch()
-    again = plan_document.view(job, make_plan(job, RunPaths(tmp_path / "run"), Machine((0, 1)), "py"))
-    assert again.requirements == {"data": "data.txt", "dnn": "requirements.txt"}
+    assert viewed(tmp_path, **fields).requirements == {"data": "data.txt", "dnn": "requirements.txt"}
     assert shown.storage == plan_document.StorageView(
         str(tmp_path / "out"), str(tmp_path / "kept"), "/opt/ml/checkpoints"
     )
@@ -88,77 +94,45 @@ def test_the_plan_tells_worlds_ports_ends_requirements_and_places(tmp_path):
     ],
 )
 def test_every_port_of_tf_data_is_told(tmp_path, workers, ports, words):
-    (tmp_path / "train.py").touch()
-    groups = [
-        {"instance_group_name": name, "instance_type": "ml.c5.xlarge", "instance_count": 1} for name in ("data", "dnn")
-    ]
-    job = Job(
-        "job",
-        source_dir=str(tmp_path),
-        entry_point="train.py",
-        instance_groups=groups,
+    shown = viewed(
+        tmp_path,
+        instance_groups=groups_of(GROUPS),
         data_service={"tf_data": {"enabled": True, "workers_per_host": workers}, "instance_groups": ["data"]},
         engines={"local": {"ports": ports}},
     )
-    shown = plan_document.view(job, make_plan(job, RunPaths(tmp_path / "run"), Machine((0, 1)), "py"))
     assert plan_document.used_ports(shown) == (
         f"ports: control {ports.get('control', 7071)}, {words} (tf.data's on all addresses, without authentication)"
     )
 
 
 def test_elastic_worlds_and_their_ports_are_told(tmp_path):
-    (tmp_path / "train.py").touch()
     elastic = {"enabled": True, "processes_per_host": 1, "elastic": {"min_hosts": 1, "max_restarts": 3}}
-    job = Job(
-        "job",
-        source_dir=str(tmp_path),
-        entry_point="train.py",
-        instance_type="ml.c5.xlarge",
-        instance_count=2,
-        distribution={"torch_distributed": elastic},
-    )
-    shown = plan_document.view(job, make_plan(job, RunPaths(tmp_path / "run"), Machine((0, 1)), "py"))
+    shown = viewed(tmp_path, **ONE_GROUP | {"instance_count": 2}, distribution={"torch_distributed": elastic})
     (line,) = plan_document.worlds(shown)
     assert line.endswith(": 2 ranks, elastic from 1 host on, restarted 3 times at most")
     assert plan_document.used_ports(shown) == "ports: control 7071, ranks 7777"
 
 
 def test_an_option_of_mpirun_without_its_value_is_told(tmp_path):
-    (tmp_path / "train.py").touch()
-    job = Job(
-        "job",
-        source_dir=str(tmp_path),
-        entry_point="train.py",
-        instance_type="ml.c5.xlarge",
-        instance_count=1,
-        distribution={"mpi": {"enabled": True, "custom_mpi_options": "--NCCL_DEBUG"}},
-    )
-    plan = make_plan(job, RunPaths(tmp_path / "run"), Machine((0, 1)), "py")
+    mpi = {"enabled": True, "custom_mpi_options": "--NCCL_DEBUG"}
     with pytest.raises(UsageError, match="custom_mpi_options: --NCCL_DEBUG needs a value"):
-        plan_document.view(job, plan)
+        viewed(tmp_path, **ONE_GROUP, distribution={"mpi": mpi})
 
 
 @pytest.mark.parametrize("way", [None, "torch_distributed", "mpi", "multi_worker_mirrored_strategy"])
 def test_variables_that_headrace_sets_over_the_users_are_told(tmp_path, way):
-    (tmp_path / "train.py").touch()
     kept = {"AWS_REGION": "eu-west-1", "SM_OWN": "x", "PATH": "/bin", "PYTHONPATH": "/lib", "OMP_NUM_THREADS": "1"}
-    groups = [
-        {"instance_group_name": "data", "instance_type": "ml.c5.xlarge", "instance_count": 1},
-        {"instance_group_name": "dnn", "instance_type": "ml.c5.xlarge", "instance_count": 2},
-    ]
+    groups = groups_of({"data": 1, "dnn": 2})
     groups[1]["environment"] = {"SM_CHANNEL_TRAIN": "/elsewhere", "SM_HP_EPOCHS": "4", "TMP": "/t"}
-    job = Job(
-        "job",
-        source_dir=str(tmp_path),
-        entry_point="train.py",
+    shown = viewed(
+        tmp_path,
         hyperparameters={"epochs": 3},
         inputs={"train": str(tmp_path)},
         environment={**kept, "SM_HOSTS": "evil", "TRAINING_JOB_NAME": "foo", "CURRENT_HOST": "x", "WORLD_SIZE": "9"},
         instance_groups=groups,
         **({"distribution": {way: {"enabled": True}, "instance_groups": ["dnn"]}} if way else {}),
     )
-    shown = plan_document.view(job, make_plan(job, RunPaths(tmp_path / "run"), Machine((0, 1)), "py")).without_effect
     expected = ["environment.SM_HOSTS", "environment.TRAINING_JOB_NAME", "environment.CURRENT_HOST"]
     expected += ["environment.WORLD_SIZE"] * (way == "torch_distributed")
     expected += [f"instance_groups[1].environment.{name}" for name in ("SM_CHANNEL_TRAIN", "SM_HP_EPOCHS")]
-    assert [unused.field for unused in shown] == expected
+    assert [unused.field for unused in shown.without_effect] == expected

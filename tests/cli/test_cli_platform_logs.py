@@ -11,6 +11,7 @@ from command_line import Cli
 
 from headrace.runs import RunPaths, create_run
 from headrace.runs.store import COPIED
+from installed_engines import install_engine
 
 SILENT = '"""An engine without logs."""\n'
 
@@ -52,11 +53,7 @@ def test_what_chooses_among_lines_is_refused(cli: Cli) -> None:
 
 def test_an_engine_without_logs_is_told_but_a_copy_of_a_record_needs_none(cli: Cli, tmp_path: Path) -> None:
     site = tmp_path / "site"
-    metadata = site / "silent_engine-1.0.dist-info"
-    metadata.mkdir(parents=True)
-    (site / "silent_engine.py").write_text(SILENT)
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: silent_engine\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text("[headrace.engines]\nsilent = silent_engine\n")
+    install_engine(site, "silent", SILENT)
     cli.env["PYTHONPATH"] += os.pathsep + str(site)
     paths = made(cli, "silent")
     told = cli("logs", "j", "--platform")

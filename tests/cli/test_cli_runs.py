@@ -6,8 +6,6 @@ import fcntl
 import json
 import os
 import pty
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -161,31 +159,6 @@ def test_logs_that_follow_end_with_the_run_and_say_how_it_ended(cli: Cli) -> Non
         out, err = child.communicate(timeout=10)
     assert (child.returncode, out) == (0, "")
     assert err == f"headrace: {paths.id}: Stopped\n"
-
-
-def test_logs_that_follow_a_run_whose_engine_was_killed_say_so(cli: Cli) -> None:
-    code = (
-        f"from headrace.runs import create_run; from pathlib import Path; create_run('j', runs=Path({str(cli.runs)!r}))"
-    )
-    subprocess.run([sys.executable, "-c", code], env=cli.env, check=True, timeout=30)
-    result = cli("logs", "j", "-f")
-    assert "Failed: the engine was killed" in result.stderr
-    assert "is not running: Failed" in cli("stop", "j").stdout
-
-
-def test_a_reader_that_goes_away_is_no_error(cli: Cli) -> None:
-    paths = create_run("big", runs=cli.runs)
-    with LogWriter(paths.log(RANK)) as log:
-        for number in range(20_000):
-            log.write_line("o", b"line %d" % number)
-    child = cli.start("logs", "big")
-    assert child.stdout is not None
-    assert child.stderr is not None
-    with child:
-        assert child.stdout.readline() == "dnn/algo-1[0] line 0\n"
-        child.stdout.close()
-        assert child.stderr.read() == ""
-        assert child.wait(10) == 141
 
 
 def test_the_json_report_is_one_document_and_holds_units_windows_and_formulas(cli: Cli) -> None:

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from page_server import Ui, start_ui
+from page_server import CHROMIUM, Ui, start_ui
+
+import leaks
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--process-per-site", "--in-process-gpu",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -23,3 +34,14 @@ def ui(home: Path) -> Iterator[Ui]:
         yield running
     finally:
         assert running.stop() == 0, "Ctrl-C is its ordinary end"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """One browser for the module; it and its driver are gone afterwards."""
+    from playwright.sync_api import sync_playwright
+
+    with leaks.check(), sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield chromium
+        chromium.close()

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from made_runs import DATA, DNN, START, make_run, plan
-from page_server import CHROMIUM, COMMAND, Ui
+from page_server import COMMAND, Ui
 from playwright.sync_api import (
     APIResponse,
     Browser,
@@ -22,10 +22,8 @@ from playwright.sync_api import (
     Page,
     Route,
     expect,
-    sync_playwright,
 )
 
-import leaks
 from headrace.cli.main import invoke
 from headrace.insight import Figure
 from headrace.insight.render.plain_text import number
@@ -44,23 +42,10 @@ from loader_seconds import loader_second
 
 pytestmark = pytest.mark.needs("chromium")
 
-FLAGS = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--process-per-site", "--in-process-gpu",
-]  # fmt: skip
 PATIENCE = 60_000  # ms in which something must be seen: how fast a page is, is not tested here
 expect.set_options(timeout=PATIENCE)
 EVIL = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 HOSTILE = f"\x1b[31m{EVIL}\x1b[0m"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """One browser for the module; it and its driver are gone afterwards."""
-    with leaks.check(), sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,9 @@ import httpx
 import msgspec
 import pytest
 from made_runs import make_run
-from page_server import CHROMIUM, Ui
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from page_server import Ui
+from playwright.sync_api import Browser, Page, expect
 
-import leaks
 from headrace.grid.grid_record import AttemptRecord, AttemptState, GridRecord, LineRecord, LineState
 from headrace.grid.journal import Journal
 from headrace.grid.read_grid import FILE
@@ -21,7 +20,6 @@ from headrace.runs import Cause, CauseKind, Status
 
 pytestmark = pytest.mark.needs("chromium")
 
-FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--process-per-site"]
 EVIL = "<img src=x onerror=stop()>"
 BEGAN = 1_780_000_000.0
 expect.set_options(timeout=60_000)
@@ -68,14 +66,6 @@ def _end(journal: Journal, index: int, state: LineState, status: Status, cause: 
         status=status, cause=cause,
     )  # fmt: skip
     journal.ended(f"k{index}", ended, state)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with leaks.check(), sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture

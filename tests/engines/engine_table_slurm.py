@@ -12,13 +12,12 @@ from pathlib import Path
 import slurm_cluster
 from engine_table_platform import Fields, Platform, RunsInFolder, address_of, pid_of_program
 from slurm_cluster import HEAD, HOSTS, NETWORK, NODES, SlurmCluster
-from stage import until
 
 from headrace.engines.slurm.handover import SlurmTicket
 from headrace.engines.ticket import read_ticket
 from headrace.instance.launch_plan import read_plan
 from headrace.runs import Run
-from patience import allowed
+from patience import allowed, until
 
 ENGINE = "slurm"
 HEADRACE = (sys.executable, "-m", "headrace.cli")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import slurm_cluster
 from slurm_cluster import HEAD, HOSTS, NETWORK, SlurmCluster
-from stage import text, until
+from stage import text
 
 from headrace.engines.slurm.handover import SlurmTicket
 from headrace.engines.ticket import read_ticket
@@ -22,6 +22,7 @@ from headrace.job import load_job
 from headrace.runs import Run, RunPaths, Status
 from headrace.runs.events import JobStarted, SecondaryStatus
 from needs import require
+from patience import until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DATA = {"name": "data_group", "type": "ml.c5.xlarge", "count": 1}

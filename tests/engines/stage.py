@@ -26,18 +26,6 @@ from patience import allowed
 _numbers = itertools.count(1)
 
 
-def until(condition: Callable[[], object], seconds: float = 20.0, what: str = "") -> object:
-    """Waits until a condition holds and returns its value. A tenth of the time at most goes into asking."""
-    began = time.monotonic()
-    while True:
-        asked = time.monotonic()
-        if value := condition():
-            return value
-        now = time.monotonic()
-        assert now - began < allowed(seconds), f"did not come within {seconds:g} s: {what or condition}"
-        time.sleep(min(0.2, max(0.02, 9 * (now - asked))))
-
-
 class Stage:
     """Starts jobs of one test."""
 

@@ -24,11 +24,11 @@ from engine_table_shapes import HELLO
 from engine_table_slurm import HEADRACE, SlurmPlatform
 from slurm_cluster import HEAD
 from slurm_stage import S3_USER, s3_server
-from stage import until
 
 from headrace.runs import Run, RunPaths, Status
 from headrace.runs.segments import is_recorded
 from needs import require
+from patience import until
 
 ROOT = Path(__file__).parents[2]
 OTHER_PYTHON = {"horovod": ROOT / ".venv-horovod" / "bin" / "python"}  # where its Python has more than this one

@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 from slurm_cluster import HEAD, SlurmCluster
 from slurm_stage import end_jobs, headrace, needs_slurm, started_cluster
-from stage import until
 
-from patience import allowed
+from patience import allowed, until
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.namespaces, needs_slurm]
 HERE = Path(__file__).parent

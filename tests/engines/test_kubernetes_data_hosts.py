@@ -11,7 +11,6 @@ import pytest
 from kube_jobs import DATA as DATA_GROUP
 from kube_jobs import DNN, FEED, planned
 from kube_pods import Kubelet, played_cluster
-from stage import until
 from test_local_data_hosts import DATA, TRAIN
 
 from headrace import engines
@@ -21,6 +20,7 @@ from headrace.engines.kubernetes.pod import HOST, PORT, keep_pod
 from headrace.job import Job
 from headrace.runs import Run, Status
 from headrace.runs.events import DataWorkerLost, FeedReady, HostJoined, HostReleased
+from patience import until
 
 RANGE = {"min": 1, "max": 2, "idle_after": 1.0}
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,7 @@ from headrace.runs.events import (
 )
 from headrace.runs.segment_writer import SegmentWriter
 from objectstore import ObjectStore
+from patience import until
 
 OPTIONS = {"namespace": "train", "image": "local/host:1", "python": sys.executable, "max_pending": 3600}
 GROUPS = [
@@ -862,7 +863,7 @@ def test_a_stop_does_not_end_a_run_that_has_ended_meanwhile(play: Play) -> None:
         stopping = threading.Thread(target=lambda: stopped.append(engines.stop(run)))
         asked = play.server.asked["list", "pods"]
         stopping.start()
-        wait_for(lambda: play.server.asked["list", "pods"] > asked)
+        until(lambda: play.server.asked["list", "pods"] > asked, 30)
         with platform_news(run.paths) as news:
             news.end(Status.FAILED, Cause(CauseKind.INSTANCE_NOT_STARTED, "it waited for too long"))
         time.sleep(0.5)  # long enough for a stop that would not wait
@@ -934,31 +935,24 @@ def watcher_of(paths: RunPaths) -> list[int]:
     return [int(each) for each in found.stdout.split()]
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 @pytest.mark.promise("engines", "the submitting process is killed, on kubernetes")
 def test_a_detached_run_is_watched_to_its_end_and_the_watcher_is_started_again(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = play.start(detach=True)
-    wait_for(lambda: watcher_of(run.paths))
+    until(lambda: watcher_of(run.paths), 30)
     play.running(run)
-    wait_for(lambda: [line.text for line in run.logs()] == ["hello"])
+    until(lambda: [line.text for line in run.logs()] == ["hello"], 30)
     for pid in watcher_of(run.paths):
         os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: not watcher_of(run.paths))
+    until(lambda: not watcher_of(run.paths), 30)
     killed_submitter(run)
     engines.refresh(run)
     engines.refresh(run)
-    wait_for(lambda: len(watcher_of(run.paths)) == 1)
+    until(lambda: len(watcher_of(run.paths)) == 1, 30)
     play.end()
-    wait_for(lambda: Run(run.paths).finished)
-    wait_for(lambda: not watcher_of(run.paths))
+    until(lambda: Run(run.paths).finished, 30)
+    until(lambda: not watcher_of(run.paths), 30)
     assert run.status is Status.COMPLETED
     assert play.left() == []
     with alone(run.paths, lock_file=watch_run.LOCK) as mine:

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 from artefact_runs import HandMade
 from effort import SOAK
-from stage import until
 
 from headrace.errors import StorageError
 from headrace.hosting.helpers.artefacts import has_artefacts, holds_earlier, merge
@@ -26,7 +25,7 @@ from headrace.runs import Clash, EventWriter
 from headrace.runs.events import AttemptStarted
 from needs import require
 from objectstore import ObjectStore, free_port
-from patience import allowed
+from patience import allowed, until
 
 
 def members(archive: Path) -> dict[str, bytes | str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from stage import assert_failed, groups, kill, said, text, until
+from stage import assert_failed, groups, kill, said, text
 
 from headrace.engines.local import isolation_plan
 from headrace.hosting.isolation.probing import examine
@@ -19,6 +19,7 @@ from headrace.instance.channels import channel_links
 from headrace.runs import Status
 from needs import require
 from objectstore import s3, s3_endpoint
+from patience import until
 
 __all__ = ["s3", "s3_endpoint"]
 

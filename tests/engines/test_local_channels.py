@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from effort import SOAK
 from run_places import flag
-from stage import assert_failed, groups, kill, said, text, until
+from stage import assert_failed, groups, kill, said, text
 
 from headrace import engines
 from headrace.engines.planning import plan_channels
@@ -31,7 +31,7 @@ from headrace.processes.process_table import scan
 from headrace.runs import Status, list_runs
 from headrace.runs.events import ChannelProgress
 from objectstore import s3, s3_endpoint
-from patience import allowed
+from patience import allowed, until
 
 __all__ = ["s3", "s3_endpoint"]
 

@@ -15,7 +15,6 @@ import msgspec
 import pytest
 from artefact_runs import HandMade
 from effort import SOAK
-from stage import until
 
 from headrace.child_python import ChildReport, read_report
 from headrace.hosting.helpers.sync import read_known
@@ -23,7 +22,7 @@ from headrace.runs import Clash
 from headrace.runs.events import CheckpointsRestored
 from headrace.runs.reader import Run
 from objectstore import ObjectStore, free_port
-from patience import allowed
+from patience import allowed, until
 
 SECONDS = 10.0
 

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 from run_places import WITHOUT_TORCH, flag
-from stage import agent_pid, both_isolations_at_length, groups, kill, text, until
+from stage import agent_pid, both_isolations_at_length, groups, kill, text
 
 from headrace.errors import JobInvalid
 from headrace.job import Job
 from headrace.processes.process_table import look
 from headrace.runs import Status
 from headrace.runs.events import AttemptStarted, DataWorkerLost, FeedReady, HostJoined, HostReleased
+from patience import until
 
 DATA = """
 import random, time

@@ -12,13 +12,14 @@ import time
 
 import pytest
 from run_places import flag
-from stage import agent_pid, kill, until
+from stage import agent_pid, kill
 
 from headrace import engines
 from headrace.errors import EngineRefused
 from headrace.hosting.supervision.cleanup import is_of_run
 from headrace.processes.process_table import pids
 from headrace.runs import Run, Status, read_header
+from patience import until
 
 SLOW = """
 import pathlib, sys, time

@@ -6,10 +6,11 @@ import os
 
 import pytest
 from effort import SOAK
-from stage import agent_pid, groups, kill, program_pid, text, until
+from stage import agent_pid, groups, kill, program_pid, text
 
 from headrace.runs import Status
 from headrace.runs.events import HostLost, ProgramExited, ProgramStarted
+from patience import until
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 

@@ -13,12 +13,12 @@ import time
 import pytest
 from effort import SOAK
 from run_places import flag
-from stage import agent_pid, assert_failed, both_isolations_at_length, groups, kill, program_pid, said, text, until
+from stage import agent_pid, assert_failed, both_isolations_at_length, groups, kill, program_pid, said, text
 
 from headrace import engines
 from headrace.instance import read_failure
 from headrace.runs import Run, Status, read_header
-from patience import allowed
+from patience import allowed, until
 
 SLEEP = """
 import os, sys, time

@@ -5,18 +5,12 @@ import time
 import msgspec
 import pytest
 from run_places import WITHOUT_TORCH, flag, pid_here
-from stage import (
-    agent_pid,
-    assert_failed,
-    both_isolations_at_length,
-    groups,
-    kill,
-    until,
-)
+from stage import agent_pid, assert_failed, both_isolations_at_length, groups, kill
 
 from headrace.instance.launch_plan import FeedHosts
 from headrace.runs import Status
 from headrace.runs.events import DataWorkerLost, FeedReady, ProgramStarted
+from patience import until
 
 TRAINER = """
 import os, time

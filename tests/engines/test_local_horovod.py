@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 from effort import SOAK
-from stage import kill, until
+from stage import kill
 
 from headrace.runs import Run, RunPaths, Status
 from headrace.runs.events import ProgramStarted
 from observer import Observer
+from patience import until
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLE = ROOT / "examples" / "horovod-mnist"

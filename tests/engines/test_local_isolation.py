@@ -18,13 +18,14 @@ import pytest
 from effort import SOAK
 from machine import Machine
 from run_places import flag
-from stage import agent_pid, assert_failed, groups, kill, said, text, until
+from stage import agent_pid, assert_failed, groups, kill, said, text
 
 from headrace.hosting.isolation.network_layout import MACHINE_NAME
 from headrace.processes.process_table import descendants
 from headrace.runs import Status, read_header
 from headrace.runs.events import StatusChanged
 from needs import require
+from patience import until
 from stranger import as_stranger
 
 pytestmark = [pytest.mark.namespaces, pytest.mark.parametrize("stage", ["namespace"], indirect=True)]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from effort import SOAK
-from stage import Stage, said, text, until
+from stage import Stage, said, text
 
 from headrace import engines
 from headrace.engines.local.engine import plan
@@ -17,6 +17,7 @@ from headrace.runs import Status
 from headrace.runs.events import CheckpointsRestored
 from needs import require
 from objectstore import ObjectStore
+from patience import until
 
 SAVING = """
     import os, pathlib, sys, time

@@ -9,11 +9,11 @@ import time
 import pytest
 from effort import SOAK
 from play_helpers import play, played
-from stage import assert_failed, groups, kill, said, until
+from stage import assert_failed, groups, kill, said
 
 from headrace.runs import Status
 from headrace.runs.events import SecondaryStatus
-from patience import allowed
+from patience import allowed, until
 
 HELLO = """
 import pathlib

@@ -24,7 +24,6 @@ from stage import (
     program_pid,
     said,
     text,
-    until,
 )
 
 from headrace.engines.local import engine, host_limits
@@ -35,6 +34,7 @@ from headrace.processes.oom import format_bytes
 from headrace.runs import Run, RunPaths, Status, runs_dir
 from headrace.runs.events import DataWorkerLost, ProgramExited
 from observer import control_groups, processes_of
+from patience import until
 
 PLACES = find_places()
 needs_groups = pytest.mark.needs("cpu groups", "memory groups")

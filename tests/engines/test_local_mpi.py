@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 from effort import SOAK
-from stage import assert_failed, both_isolations_at_length, groups, kill, program_pid, text, until
+from stage import assert_failed, both_isolations_at_length, groups, kill, program_pid, text
 
 from headrace import engines
 from headrace.instance import read_failure
 from headrace.runs import Status
 from headrace.runs.events import ProgramStarted
-from patience import allowed
+from patience import allowed, until
 
 pytestmark = pytest.mark.needs("mpirun", "libmpi", "mpi4py")
 

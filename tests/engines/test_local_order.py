@@ -6,12 +6,12 @@ import time
 
 import pytest
 from run_places import code, flag
-from stage import assert_failed, groups, said, text, until
+from stage import assert_failed, groups, said, text
 
 from headrace.agent.control.control_messages import SILENCE_LIMIT
 from headrace.runs import Status
 from headrace.runs.events import HostReleased, HostStarted, ProgramStarted
-from patience import allowed
+from patience import allowed, until
 
 SERVER = """
 import os, socket, time

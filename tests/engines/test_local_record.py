@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from stage import Stage, kill, said, until
+from stage import Stage, kill, said
 
 from flaky_s3 import FlakyS3, flaky
 from headrace.errors import StorageError
@@ -18,6 +18,7 @@ from headrace.runs import Run, RunPaths, Status
 from headrace.runs.segment_reader import RecordCopy, open_copy
 from headrace.runs.segments import find_record, is_recorded
 from objectstore import ObjectStore
+from patience import until
 
 WORKING = """
     import pathlib, time

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from effort import SOAK
 from run_places import WITHOUT_TORCH
-from stage import groups, text, until
+from stage import groups, text
 from wheels import wheel
 
 from headrace.engines.planning.prepare_run import plan_environments
@@ -28,6 +28,7 @@ from headrace.job import Job
 from headrace.runs import RunPaths, Status
 from headrace.runs.events import RequirementsInstalled
 from headrace.runs.reader import Run
+from patience import until
 
 HEADRACES_OWN = VirtualEnvironment("", sys.prefix, ())
 

@@ -7,13 +7,14 @@ import shutil
 import pytest
 from effort import SOAK
 from run_places import code, flag
-from stage import agent_pid, both_isolations_at_length, groups, isolated_at_length, kill, said, text, until
+from stage import agent_pid, both_isolations_at_length, groups, isolated_at_length, kill, said, text
 
 from headrace.hosting.supervision.supervisor import Next, is_tried_again, next_step
 from headrace.instance.launch_plan import Retry
 from headrace.instance.lifeline import StopJob
 from headrace.runs import Cause, CauseKind, Status
 from headrace.runs.events import AttemptStarted, ProgramExited, ProgramStarted, SecondaryStatus
+from patience import until
 
 COUNTS = """
 import os, pathlib, sys, time

@@ -9,12 +9,13 @@ import time
 
 import pytest
 from effort import SOAK
-from stage import groups, text, until
+from stage import groups, text
 
 from headrace.agent.control.control_messages import SILENCE_LIMIT
 from headrace.processes.process_table import Idling, RunningClock
 from headrace.runs import Status, Stream
 from observer import processes_of
+from patience import until
 
 
 def test_a_running_clock_stands_while_its_process_does_not_run() -> None:

@@ -7,7 +7,7 @@ import time
 import pytest
 from effort import SOAK
 from run_places import flag, pid_here
-from stage import agent_pid, groups, kill, text, until
+from stage import agent_pid, groups, kill, text
 
 from headrace.engines.local import host_limits
 from headrace.errors import EngineRefused
@@ -15,6 +15,7 @@ from headrace.insight import report
 from headrace.runs import Status
 from headrace.runs.events import DataWorkerLost, ProgramExited, ProgramStarted, ServerReady
 from headrace.runs.metric_records import ServiceSecond
+from patience import until
 
 TENSORFLOW_SECONDS = 180  # importing it takes 4 s on an idle machine and a minute on a very busy one
 

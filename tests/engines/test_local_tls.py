@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from run_places import WITHOUT_TORCH, flag
-from stage import groups, said, text, until
+from stage import groups, said, text
 
 from agent_connection import connect
 from headrace.agent.control.control_messages import Hello, Report
@@ -20,6 +20,7 @@ from headrace.engines.planning.host_certificates import make_certificates
 from headrace.instance.launch_plan import certificate_files, read_certificates
 from headrace.runs import Status
 from headrace.runs.events import FeedReady
+from patience import until
 
 WAIT = """
 import os, time

@@ -9,10 +9,11 @@ from pathlib import Path
 import psutil
 import pytest
 from run_places import WITHOUT_TORCH
-from stage import agent_pid, groups, program_pid, said, text, until
+from stage import agent_pid, groups, program_pid, said, text
 
 from headrace.runs import Status
 from headrace.runs.events import DataWorkerLost
+from patience import until
 
 pytestmark = pytest.mark.timeout(600)
 

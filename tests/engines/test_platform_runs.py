@@ -13,10 +13,12 @@ import pytest
 import yaml
 from effort import SOAK
 from queue_engine import DOWN, OPEN, QUEUE
-from stage import Stage, until
+from stage import Stage
 
 from headrace.runs import CauseKind, Run, RunPaths, Status, list_runs
 from headrace.runs.events import HostRegistered, ProgramStarted
+from installed_engines import install_engine
+from patience import until
 
 WORK = """
 import signal, sys, time
@@ -35,10 +37,7 @@ class Platform:
         self.queue = folder / "queue"
         self.queue.mkdir()
         site = folder / "site"
-        metadata = site / "queue_engine-1.0.dist-info"
-        metadata.mkdir(parents=True)
-        (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: queue_engine\nVersion: 1.0\n")
-        (metadata / "entry_points.txt").write_text("[headrace.engines]\nqueue = queue_engine\n")
+        install_engine(site, "queue")
         path = [str(Path(__file__).parents[2] / "src"), str(Path(__file__).parent), str(site)]
         self.env = {**os.environ, "PYTHONPATH": os.pathsep.join(path), QUEUE: str(self.queue)}
 

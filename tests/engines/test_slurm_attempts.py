@@ -26,11 +26,12 @@ from slurm_stage import (
     started_cluster,
     submit,
 )
-from stage import text, until
+from stage import text
 
 from headrace.runs import CauseKind, Run, RunPaths, Status
 from headrace.runs.events import AttemptStarted, SecondaryStatus
 from held_install import hold_install
+from patience import until
 
 pytestmark = [pytest.mark.timeout(600), needs_slurm]
 LONG = """

@@ -17,13 +17,12 @@ from pathlib import Path
 import pytest
 from slurm_cluster import HEAD, NETWORK, NODES, SETTINGS, SlurmCluster, slurm_cluster
 from slurm_stage import needs_slurm, started_cluster, submit
-from stage import until
 
 from headrace.engines.slurm.handover import SlurmTicket
 from headrace.engines.ticket import read_ticket
 from headrace.runs import Status
 from needs import require
-from patience import allowed
+from patience import allowed, until
 from proof.effort import SOAK
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.namespaces, needs_slurm]

@@ -10,7 +10,7 @@ import pytest
 from run_places import WITHOUT_TORCH, flag
 from slurm_cluster import HEAD, SlurmCluster
 from slurm_stage import DATA, DNN, end_jobs, job_file, needs_slurm, started_cluster, submit
-from stage import text, until
+from stage import text
 from test_local_data_hosts import DATA as DATASET
 from test_local_data_hosts import TRAIN
 
@@ -18,6 +18,7 @@ from headrace import engines
 from headrace.job import Job
 from headrace.runs import RunPaths
 from headrace.runs.events import DataWorkerLost, FeedReady, HostJoined, HostLost, HostReleased
+from patience import until
 
 GROUPS = [{**DATA, "count": 2}, DNN]
 FEED = {"enabled": True, "workers_per_host": 1, "workers": {"min": 1, "max": 2, "idle_after": 1.0}}

@@ -14,12 +14,13 @@ from slurm_stage import (
     start,
     started_cluster,
 )
-from stage import text, until
+from stage import text
 
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.runs import CauseKind, Status, read_plan
 from headrace.runs.event_text import told
 from headrace.runs.events import HostIsolated
+from patience import until
 
 pytestmark = [pytest.mark.timeout(300), needs_slurm]
 USER = 1234

@@ -28,7 +28,7 @@ from slurm_stage import (
     start,
     started_cluster,
 )
-from stage import text, until
+from stage import text
 
 from few_digits import write_few
 from headrace.agent.control.control_messages import SILENCE_LIMIT
@@ -36,6 +36,7 @@ from headrace.instance.launch_plan import LaunchPlan
 from headrace.job import load_job
 from headrace.runs import CauseKind, Run, Status, read_plan
 from headrace.runs.events import HostIsolated, SecondaryStatus
+from patience import until
 
 pytestmark = [pytest.mark.timeout(600), needs_slurm]
 LIMIT = "the time limit of Slurm job {} is near"

@@ -9,9 +9,10 @@ import pytest
 from effort import SOAK
 from slurm_cluster import HEAD, SlurmCluster
 from slurm_stage import DATA, DNN, WAIT, end_jobs, headrace, needs_slurm, on, start, started_cluster
-from stage import text, until
+from stage import text
 
 from headrace.runs.events import HostReleased
+from patience import until
 
 pytestmark = [pytest.mark.timeout(600), needs_slurm]
 UNTIL = """

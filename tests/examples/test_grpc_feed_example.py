@@ -24,6 +24,7 @@ from headrace.job import load_job
 from headrace.runs import Status
 from headrace.runs.events import HostStarted, ProgramExited
 from needs import require
+from objectstore import free_port
 from observer import Observer
 from patience import allowed
 
@@ -119,11 +120,6 @@ def code(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType]]:
     yield {name: importlib.import_module(name) for name in MODULES}
     for name in MODULES:
         sys.modules.pop(name)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def test_strangers_do_not_end_a_data_host(code) -> None:

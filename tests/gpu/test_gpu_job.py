@@ -7,10 +7,11 @@ import signal
 from pathlib import Path
 
 import pytest
-from stage import Stage, program_pid, said, stage, text, until
+from stage import Stage, program_pid, said, stage, text
 
 from headrace import insight
 from headrace.runs import Status
+from patience import until
 
 __all__ = ["stage"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -10,21 +9,18 @@ import sys
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
+
+from installed_engines import install_engine
 
 HERE = Path(__file__).parent
 
 
-@contextlib.contextmanager
-def installed_engine(folder: Path) -> Iterator[str]:
-    """Installs the engine `ledger` for child processes. Yields PYTHONPATH for them."""
-    info = folder / "ledger_engine-1.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ledger-engine\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[headrace.engines]\nledger = ledger_engine\n")
-    yield os.pathsep.join([str(folder), str(HERE), str(HERE.parent), *filter(None, sys.path)])
+def installed_engine(folder: Path) -> str:
+    """Installs the engine `ledger` for child processes. Returns PYTHONPATH for them."""
+    install_engine(folder, "ledger")
+    return os.pathsep.join([str(folder), str(HERE), str(HERE.parent), *filter(None, sys.path)])
 
 
 class Controllers:
@@ -36,8 +32,7 @@ class Controllers:
     """
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
-        self._stack = contextlib.ExitStack()
-        path = self._stack.enter_context(installed_engine(folder / "engine"))
+        path = installed_engine(folder / "engine")
         self._zygote = subprocess.Popen(
             [sys.executable, __file__],
             stdin=subprocess.PIPE,
@@ -55,7 +50,6 @@ class Controllers:
         self._zygote.stdin.close()
         assert self._zygote.wait(60) == 0
         self._zygote.stdout.close()
-        self._stack.close()
 
     def run(self, file: Path, home: Path, ledger: Path, kill_at: int | str = 0) -> tuple[int, int, str]:
         """Lets a controller work to the end of the grid, or to an instant.

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -31,7 +30,7 @@ from headrace.instance.channels.object_listing import name_of
 from headrace.instance.s3 import S3Access
 from headrace.instance.storage import Store, split
 from objectstore import ObjectStore
-from patience import allowed
+from patience import until
 
 PART = 5 << 20  # S3's smallest
 
@@ -60,13 +59,6 @@ def contents(store: ObjectStore, place: str) -> dict[str, str]:
         return {
             name_of(each.key, prefix): hashlib.md5(opened.read(each.uri)).hexdigest() for each in opened.list(place)
         }
-
-
-def until(condition: Callable[[], object], seconds: float = 60) -> None:
-    latest = time.monotonic() + allowed(seconds)
-    while not condition():
-        assert time.monotonic() < latest
-        time.sleep(0.01)
 
 
 def in_parts(store: ObjectStore, key: str, sizes: list[int]) -> None:
@@ -147,11 +139,11 @@ def test_a_copy_that_is_killed_is_never_taken_for_whole_and_copies_nothing_twice
                 command = [sys.executable, "-c", KILLED, far.uri("data"), s3.uri("copies"), proxy.endpoint]
                 process = subprocess.Popen(command)
                 try:
-                    until(lambda least=least: proxy.requests["PUT"] >= least)
+                    until(lambda least=least: proxy.requests["PUT"] >= least, 60)
                 finally:
                     os.kill(process.pid, signal.SIGKILL)
                     process.wait()
-                until(lambda: not proxy.busy)  # the server has done what was asked
+                until(lambda: not proxy.busy, 60)  # the server has done what was asked
                 proxy.delay = 0.0
                 assert not action.is_whole()
                 assert s3.listed() or least < 8

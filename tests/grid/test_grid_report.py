@@ -278,19 +278,6 @@ def running_for_an_hour(home: Path) -> str:
     return paths.id
 
 
-def test_a_home_that_was_moved_still_has_the_grid_and_the_figures_of_its_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    home = tmp_path / "home"
-    monkeypatch.setenv("HEADRACE_HOME", str(home))
-    goes = attempt(1, AttemptState.RUNNING, run_id=running_for_an_hour(home), ended=None, region="us-east-1")
-    started(home, msgspec.structs.replace(GRID, lines=(line(0, LineState.RUNNING, goes),)))
-    home.rename(tmp_path / "moved")
-    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "moved"))
-    ((listed,), _) = list_grids()
-    assert listed.cost == pytest.approx(0.204, rel=0.05), "an hour of one host"
-
-
 def test_runs_of_a_grid_that_are_gone_are_not_looked_for_among_all_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,14 +297,19 @@ def test_runs_of_a_grid_that_are_gone_are_not_looked_for_among_all_others(
     assert str(tmp_path / "runs") not in listed
 
 
-def test_a_line_that_runs_costs_already_in_the_list_and_the_status(
+def test_a_line_that_runs_costs_already_in_the_list_and_the_status_also_where_the_home_was_moved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
-    goes = attempt(1, AttemptState.RUNNING, run_id=running_for_an_hour(tmp_path), ended=None, region="us-east-1")
-    started(tmp_path, msgspec.structs.replace(GRID, lines=(line(0, LineState.RUNNING, goes),)))
-    ((listed,), _) = list_grids()
-    assert listed.cost == pytest.approx(0.204, rel=0.05), "an hour of one host"
+    home = tmp_path / "home"
+    for place in (home, tmp_path / "moved"):
+        monkeypatch.setenv("HEADRACE_HOME", str(place))
+        if place == home:
+            goes = attempt(1, AttemptState.RUNNING, run_id=running_for_an_hour(home), ended=None, region="us-east-1")
+            started(home, msgspec.structs.replace(GRID, lines=(line(0, LineState.RUNNING, goes),)))
+        else:
+            home.rename(place)
+        ((listed,), _) = list_grids()
+        assert listed.cost == pytest.approx(0.204, rel=0.05), "an hour of one host"
     assert f"{listed.cost:.3f} USD so far" in ask("status", "g").output
     (found,) = json.loads(ask("status", "g", "--output", "json").output)["grid"]["lines"]
     assert found["attempts"][0]["cost"] == pytest.approx(0.204, rel=0.05)

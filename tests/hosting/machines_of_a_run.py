@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -24,18 +23,6 @@ from headrace.runs import Run, RunPaths, create_run, give_to_engine
 from patience import allowed
 
 _ONE_HOST = "headrace.hosting.supervision.one_host"
-
-
-def until(condition: Callable[[], object], seconds: float = 20.0, what: str = "") -> object:
-    """Waits until a condition holds and returns its value. A tenth of the time at most goes into asking."""
-    end = time.monotonic() + allowed(seconds)
-    while True:
-        asked = time.monotonic()
-        if value := condition():
-            return value
-        now = time.monotonic()
-        assert now < end, f"did not come within {seconds:g} s: {what or condition}"
-        time.sleep(min(0.2, max(0.02, 9 * (now - asked))))
 
 
 class Machine:

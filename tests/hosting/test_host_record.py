@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from machines_of_a_run import Machines, groups, job, until
+from machines_of_a_run import Machines, groups, job
 
 from headrace.agent.control.control_transport import ControlServer
 from headrace.hosting.helpers.store_record import RecordOrder, order_of, write_order
@@ -21,6 +21,7 @@ from headrace.runs.record_pieces import PieceMissing
 from headrace.runs.segment_writer import SegmentWriter
 from headrace.runs.segments import COUNT, Piece
 from objectstore import ObjectStore
+from patience import until
 
 LOG = "logs/dnn/algo-2/0.log"
 

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 from effort import SOAK
-from machines_of_a_run import Machine, Machines, groups, job, until
+from machines_of_a_run import Machine, Machines, groups, job
 
 from headrace.runs import CauseKind, Status
 from objectstore import ObjectStore
+from patience import until
 
 CONTAINER = """
 import os, sys

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from cut_connections import Cuts, cutting
 from effort import SOAK
-from machines_of_a_run import Machines, groups, job, until
+from machines_of_a_run import Machines, groups, job
 
 from flaky_s3 import FlakyS3, flaky
 from headrace.instance.launch_plan import channel_dir
@@ -32,7 +32,7 @@ from headrace.runs.events import (
 )
 from held_install import hold_install
 from objectstore import ObjectStore
-from patience import allowed
+from patience import allowed, until
 
 _numbers = itertools.count(1)
 WITHOUT_TORCH = {"PYTHONPATH": str(Path(__file__).parent.parent / "engines/without_torch")}

@@ -12,13 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from machines_of_a_run import Machines, groups, job, until
+from machines_of_a_run import Machines, groups, job
 
 from headrace.agent.control.control_messages import Supervising
 from headrace.agent.control.control_messages import encode as encode_opening
 from headrace.agent.control.control_transport import ControlServer, open_stream
 from headrace.hosting.machines.machine_link import HostReport, OtherHosts, decode_order, encode
 from headrace.instance.launch_plan import read_certificates
+from patience import until
 
 
 def serve(made: Machines, wake: Callable[[], object]) -> ControlServer:

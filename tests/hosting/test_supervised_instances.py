@@ -21,7 +21,7 @@ from headrace.instance.launch_plan import GroupPlan, HostPlan, LaunchPlan, Retry
 from headrace.runs import CauseKind, EventWriter, Run, RunPaths, Status, create_run, give_to_engine, read_header
 from headrace.runs.events import AttemptStarted, SecondaryStatus
 from headrace.runs.store import ASK_ENGINE
-from patience import allowed
+from patience import allowed, until
 
 PROVIDER = """
 import os, signal, subprocess
@@ -100,14 +100,6 @@ def clean_up(run):
 
 
 CLOSED = ("close", "remove")
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Waits until a condition holds."""
-    end = time.monotonic() + allowed(20)
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 @pytest.fixture

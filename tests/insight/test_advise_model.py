@@ -31,31 +31,16 @@ def pool(hosts: int = 1, cores: float = 1, executors: float = 1, cpu: float = 0.
     return msgspec.structs.replace(Pool(hosts, cores, executors, exactly(cpu)), **more)
 
 
-def test_workers_that_only_compute_make_what_their_cores_can() -> None:
-    assert rate(4, 2, cpu=0.1, pause=0.0) == pytest.approx(20)
-    assert rate(2, 4, cpu=0.1, pause=0.0) == pytest.approx(20)
-    assert rate(1, 0.25, cpu=0.1, pause=0.0) == pytest.approx(2.5)
-
-
-def test_workers_that_only_wait_need_no_core() -> None:
-    assert rate(6, 1, cpu=0.0, pause=0.1) == pytest.approx(60)
-
-
-def test_a_core_for_every_worker_means_no_queue() -> None:
-    assert rate(3, 3, cpu=0.03, pause=0.07) == pytest.approx(30)
-
-
-def test_two_workers_on_one_core_queue_as_the_closed_form_says() -> None:
-    # p1 / p0 = 2 / Z * D, p2 / p1 = 1 / Z * D; busy share = 1 - p0
-    cpu, pause = 0.03, 0.05
-    first = 2 * cpu / pause
-    empty = 1 / (1 + first + first * cpu / pause)
-    assert rate(2, 1, cpu, pause) == pytest.approx((1 - empty) / cpu)
-
-
-def test_many_workers_saturate_the_cores_and_never_pass_them() -> None:
-    assert rate(500, 2, cpu=0.01, pause=0.1) == pytest.approx(200)
-    assert rate(96, 96, cpu=5.0, pause=0.0001) == pytest.approx(96 / 5.0001)
+@pytest.mark.parametrize(
+    ("executors", "cores", "cpu", "pause", "made"),
+    [(4, 2, 0.1, 0.0, 20), (2, 4, 0.1, 0.0, 20), (1, 0.25, 0.1, 0.0, 2.5), (6, 1, 0.0, 0.1, 60),
+     (500, 2, 0.01, 0.1, 200), (96, 96, 5.0, 0.0001, 96 / 5.0001)],
+    ids=["no pause", "cores to spare", "a part of a core", "only waiting", "many", "a core each"],
+)  # fmt: skip
+def test_workers_make_what_their_cores_can_and_those_that_wait_need_none(
+    executors: int, cores: float, cpu: float, pause: float, made: float
+) -> None:
+    assert rate(executors, cores, cpu=cpu, pause=pause) == pytest.approx(made)
 
 
 @given(

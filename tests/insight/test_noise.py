@@ -63,19 +63,6 @@ def test_two_runs_of_the_same_speed_are_called_different_in_at_most_about_5_perc
     assert share_of_differences(count, resemblance, kind) <= 0.075
 
 
-def test_ignoring_that_neighbours_resemble_each_other_would_call_chance_a_difference() -> None:
-    generator, called = random.Random(5), 0
-    for _ in range(200):
-        pair = [step_times(generator, 60, 0.8, "normal") for _ in range(2)]
-        means = [sum(values) / 60 for values in pair]
-        plain = [
-            math.sqrt(sum((value - mean) ** 2 for value in values) / 59 / 60)
-            for values, mean in zip(pair, means, strict=True)
-        ]
-        called += abs(means[0] - means[1]) > 1.98 * math.hypot(*plain)
-    assert called / 200 > 0.3
-
-
 @pytest.mark.parametrize(("count", "faster"), [(30, 1.2), (60, 1.1), (300, 1.05)])
 def test_real_differences_are_seen(count: int, faster: float) -> None:
     assert share_of_differences(count, 0.3, "normal", faster, trials=100) >= 0.9

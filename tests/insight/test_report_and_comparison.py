@@ -9,10 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from headrace.errors import UsageError
-from headrace.insight import FORMULAS, Comparison, Report, compare, cost_report, report
+from headrace.insight import Comparison, Report, compare, cost_report, report
 from headrace.insight.advise.clusters import first_of_all
-from headrace.insight.figures.figure import percentile, spread_of
 from headrace.insight.figures.run_files import absent, why_unread
 from headrace.insight.render.html import page
 from headrace.insight.render.run_documents import report_document
@@ -334,21 +332,6 @@ def test_a_first_value_of_zero_gives_no_ratio(tmp_path: Path) -> None:
     found = compare([report(make(tmp_path, name, {RANK0: seconds(none)})) for name in "ab"])
     (wait,) = [row for row in found.rows if row.name == "data_wait"]
     assert [(cell.figure.value, cell.ratio) for cell in wait.cells] == [(0.0, None), (0.0, None)]
-
-
-def test_one_run_is_no_comparison(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="two runs or more, not 1"):
-        compare([report(make(tmp_path, "a", {}))])
-
-
-def test_percentiles_interpolate_between_values() -> None:
-    assert percentile([5.0], 90) == 5.0
-    assert percentile([0.0, 10.0], 10) == 1.0
-    assert spread_of([1.0]) is None
-
-
-def test_the_formulas_say_that_the_warm_up_is_left_out() -> None:
-    assert "left out" in FORMULAS["window"]
 
 
 def test_folders_that_a_run_has_lost_are_told_with_what_is_not_known_for_that(tmp_path: Path) -> None:

@@ -39,32 +39,25 @@ def test_the_warm_up_has_no_say(tmp_path: Path) -> None:
     assert judged(tmp_path, {rank(0): [first, *records[1:]], FEED: feed(0.3, 0.5)}).name == "compute-bound"
 
 
-def test_network_bound_the_ranks_wait_the_workers_have_results_and_the_link_is_busy(tmp_path: Path) -> None:
-    found = judged(tmp_path, {rank(0): loader(0.3), FEED: feed(0.2, 0.7, link=0.96)})
-    assert found.name == "network-bound"
-    assert "more data workers do not help" in found.next
-
-
-def test_compute_bound_nobody_waits_and_the_workers_have_time_to_spare(tmp_path: Path) -> None:
-    found = judged(tmp_path, {rank(0): loader(0.01), FEED: feed(0.4, 0.1)})
-    assert (found.name, found.band) == ("compute-bound", "not")
-    assert "60 % of their time to spare" in found.sentence
-    assert "do not add CPU hosts" in found.next
-
-
-def test_balanced_nobody_waits_and_nothing_is_to_spare(tmp_path: Path) -> None:
-    assert judged(tmp_path, {rank(0): loader(0.02), FEED: feed(0.9, 0.05)}).name == "balanced"
-
-
-def test_skewed_one_rank_waits(tmp_path: Path) -> None:
-    found = judged(tmp_path, {rank(0): loader(0.01, seed=1), rank(1): loader(0.3, seed=2), FEED: feed(0.5, 0.1)})
-    assert (found.name, found.rank) == ("skewed", "dnn_group/algo-2[1]")
-
-
-def test_skewed_one_rank_computes_longer(tmp_path: Path) -> None:
-    found = judged(tmp_path, {rank(0): loader(0.0), rank(1): loader(0.0, step=0.15), FEED: feed(0.5, 0.1)})
-    assert (found.name, found.rank) == ("skewed", "dnn_group/algo-2[1]")
-    assert "computes" in found.sentence
+@pytest.mark.parametrize(
+    ("name", "band", "words", "metrics"),
+    [
+        ("network-bound", "highly", "workers do not help", {rank(0): loader(0.3), FEED: feed(0.2, 0.7, link=0.96)}),
+        ("compute-bound", "not", "60 % of their time to spare", {rank(0): loader(0.01), FEED: feed(0.4, 0.1)}),
+        ("compute-bound", "not", "do not add CPU hosts", {rank(0): loader(0.01), FEED: feed(0.4, 0.1)}),
+        ("balanced", "not", "", {rank(0): loader(0.02), FEED: feed(0.9, 0.05)}),
+        ("skewed", "highly", "", {rank(0): loader(0.01, seed=1), rank(1): loader(0.3, seed=2), FEED: feed(0.5, 0.1)}),
+        ("skewed", "not", "computes", {rank(0): loader(0.0), rank(1): loader(0.0, step=0.15), FEED: feed(0.5, 0.1)}),
+    ],
+    ids=["a busy link", "time to spare", "no hosts", "nothing to spare", "one rank waits", "one computes longer"],
+)  # fmt: skip
+def test_what_ranks_workers_and_links_do_makes_the_verdict(
+    tmp_path: Path, name: str, band: str, words: str, metrics: dict[Stream, list[Metric]]
+) -> None:
+    found = judged(tmp_path, metrics)
+    assert (found.name, found.band) == (name, band)
+    assert words in found.sentence + found.next
+    assert found.rank == ("dnn_group/algo-2[1]" if name == "skewed" else "")
 
 
 def until(ago: float, records: list[Metric]) -> list[Metric]:

@@ -22,13 +22,12 @@ from typing import Any
 import psutil
 from cluster import Cluster as Nodes
 from engine_table_platform import Fields, Platform, RunsInFolder, pid_of_agent, pid_of_program
-from stage import until
 from team import FOLDER, NAMESPACE, USER_CONF, kubectl, listed, make_team
 
 from headrace.engines.asking import AskEngine
 from headrace.engines.kubernetes.cluster import disconnect
 from headrace.runs import Run, RunPaths
-from patience import allowed
+from patience import allowed, until
 
 ENGINE = "kubernetes"
 NODES = (1, 2, 3, 4)

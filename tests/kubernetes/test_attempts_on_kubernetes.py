@@ -13,12 +13,12 @@ import pytest
 from engine_table_kubernetes import KubernetesNodes, KubernetesPlatform
 from engine_table_play import Play
 from engine_table_shapes import WAITING
-from stage import until
 from team import kubectl
 
 from headrace.runs import Status
 from headrace.runs.events import AttemptStarted
 from needs import require
+from patience import until
 
 pytestmark = pytest.mark.timeout(1200)
 

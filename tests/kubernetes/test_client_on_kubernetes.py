@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -22,6 +22,7 @@ from headrace.engines.kubernetes.cluster import (
 )
 from headrace.engines.kubernetes.objects import with_owner
 from headrace.engines.kubernetes.pod_states import PodPhase, pod_states
+from patience import until
 
 WAITS = "trap 'exit 7' TERM; echo works; while :; do sleep 0.1; done"
 
@@ -82,15 +83,7 @@ def pod_of(client: Cluster, name: str, phase: PodPhase) -> str:
         states = pod_states(client.objects("Pod", {"headrace/run": name}), {"algo-1": "all"}, time.time())["algo-1"]
         return states[-1].pod if states[-1].phase is phase else ""
 
-    return str(until(look, phase.value))
-
-
-def until(look: Callable[[], object], what: str, seconds: float = 60) -> object:
-    latest = time.monotonic() + seconds
-    while not (found := look()):
-        assert time.monotonic() < latest, what
-        time.sleep(0.2)
-    return found
+    return str(until(look, 60, phase.value))
 
 
 def test_the_role_is_enough_and_is_asked_for(client: Cluster) -> None:
@@ -113,7 +106,7 @@ def test_commands_run_in_a_pod_and_bring_what_they_write_whole(client: Cluster) 
     out = io.BytesIO()
     end = client.execute(pod, ["bash", "-c", "head -c 30000000 /dev/zero; echo no >&2; exit 3"], out, 60)
     assert (end.exit_code, end.stderr, len(out.getvalue())) == (3, "no\n", 30_000_000)
-    assert until(lambda: client.log(pod, 5), "a log") == "works\n"
+    assert until(lambda: client.log(pod, 5), 60, "a log") == "works\n"
     with pytest.raises(KubernetesUnreachable, match="in time"):
         client.execute(pod, ["sleep", "60"], io.BytesIO(), 2)
     with pytest.raises(ExecFailed):
@@ -137,9 +130,9 @@ def test_events_say_why_there_is_no_pod(client: Cluster) -> None:
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
     kubectl("apply", "-f", "-", given=quota)
     try:
-        until(lambda: "hard" in kubectl("get", "quota", "none", "-o", "jsonpath={.status}"), "the quota")
+        until(lambda: "hard" in kubectl("get", "quota", "none", "-o", "jsonpath={.status}"), 60, "the quota")
         made = job(client, "run-quota", "true")
-        events = until(lambda: client.events(made["metadata"]["uid"]), "an event")
+        events = until(lambda: client.events(made["metadata"]["uid"]), 60, "an event")
         assert isinstance(events, list)
         assert "exceeded quota" in events[-1]["message"]
     finally:
@@ -158,7 +151,7 @@ def test_all_that_a_job_owns_goes_with_it_when_it_is_deleted_and_some_time_after
         assert client.delete("Job", made["metadata"]["name"])
         assert not client.delete("Job", "nobody")
     left = ("pods,jobs,configmaps", "-l", f"headrace/run={name}")
-    until(lambda: not listed(*left), "all is gone", 90)
+    until(lambda: not listed(*left), 90, "all is gone")
 
 
 def test_a_cut_node_is_seen_and_a_command_there_does_not_hang(client: Cluster) -> None:
@@ -176,7 +169,7 @@ def test_a_cut_node_is_seen_and_a_command_there_does_not_hang(client: Cluster) -
             pods = client.objects("Pod", {"headrace/run": "run-cut"})
             return pod_states(pods, {"algo-1": "all"}, time.time())["algo-1"][0].keyword
 
-        until(lambda: keyword() == "NodeNotReady", "the node is not ready")
+        until(lambda: keyword() == "NodeNotReady", 60, "the node is not ready")
     finally:
         nodes.heal(2)
-    until(lambda: nodes.ready_nodes() == 4, "all nodes are ready")
+    until(lambda: nodes.ready_nodes() == 4, 60, "all nodes are ready")
