@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -130,6 +131,17 @@ def decode(raw: bytes | memoryview, marks: Marks = ()) -> Any:
         return _with_tuples(_decode(raw), marks)
     except (msgspec.DecodeError, struct.error, RecursionError, MemoryError, TypeError, ValueError) as error:
         raise ProtocolError(f"plain values in a batch description that cannot be decoded: {error}") from error
+
+
+def digest_of(facts: Any, what: bytes, size: int = 8) -> str:
+    """Returns what tells plain facts from others, also where another process, or another headrace, looks at them.
+
+    Args:
+        facts: what msgpack has a form for.
+        what: they are, so that no other facts have the digest; at most 16 bytes.
+        size: bytes, of which each is two of the hex digits that are returned.
+    """
+    return hashlib.blake2b(msgspec.msgpack.encode(facts), digest_size=size, person=what).hexdigest()
 
 
 def _extension(code: int, data: memoryview) -> Any:

@@ -12,7 +12,6 @@ again gets its own.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,6 +21,7 @@ import msgspec
 import numpy as np
 
 from headrace.errors import PipelineError
+from headrace.feed.batch.plain_values import digest_of
 from headrace.feed.client.work_units import WorkerLoad
 from headrace.feed.identifiers import WorkerNumber
 from headrace.feed.plan.lane_pass import LaneDraw
@@ -164,8 +164,7 @@ class Holdings:
         """What tells the data, and which of them lie together; where all lie together, their digest alone."""
         if not self.apart:
             return data_digest([("", -1)], [self._known[0].digest])
-        told = msgspec.msgpack.encode(self._known)
-        return f"{hashlib.blake2b(told, digest_size=8, person=b'holdings').hexdigest()} in {len(self._known)} parts"
+        return f"{digest_of(self._known, b'holdings')} in {len(self._known)} parts"
 
     def share(self, lane: int) -> tuple[int, int]:
         """Returns which part of its holding's rows a lane is, and of how many."""

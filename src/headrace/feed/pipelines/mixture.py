@@ -8,7 +8,6 @@ source stands before the keys of its shards. Which row comes when is the loader'
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -19,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import PipelineError, sendable
+from headrace.feed.batch.plain_values import digest_of
 from headrace.feed.identifiers import require_positive
 from headrace.feed.pipelines.factory import Pipeline
 from headrace.feed.pipelines.lane_datasets import is_uncounted, require_openable
@@ -107,8 +107,8 @@ class Mixture(Source):
         self._part_starts = starts = list(itertools.accumulate(map(len, parts), initial=0))
         counts, digests = self._shards()
         if not any(part.declared for part in parts):  # every host has all of it
-            packed = hashlib.blake2b(msgspec.msgpack.encode([counts, digests]), digest_size=8, person=b"mixture")
-            super().__init__([("", starts[-1])], declared=False, digests=[packed.hexdigest()] if all(digests) else [])
+            digest = [digest_of([counts, digests], b"mixture")] if all(digests) else []
+            super().__init__([("", starts[-1])], declared=False, digests=digest)
             return
         shard_digests = digests if counts == sorted(counts) else []  # else they are put in order, and digests are not
         super().__init__(counts, declared=True, digests=shard_digests)

@@ -9,7 +9,6 @@ would draw them, so that the trainer's generators stand where torch would leave 
 from __future__ import annotations
 
 import abc
-import hashlib
 import itertools
 import math
 import warnings
@@ -21,6 +20,7 @@ import msgspec
 from numpy.typing import NDArray
 
 from headrace.errors import PipelineError, PositionError
+from headrace.feed.batch.plain_values import digest_of
 from headrace.feed.pipelines.factory import Pipeline, encoded
 from headrace.feed.pipelines.lane_datasets import is_uncounted, refuse_own_ranks, require_openable
 from headrace.feed.plan.bookmark import Bookmark, OwnPass, PlannedPass, Progress, without
@@ -206,8 +206,7 @@ def plan_fingerprint(pipeline: str, loader: Position, begins: tuple[int, int] = 
         begins: epoch and plan position where a resumed loader begins.
     """
     shared = [pipeline, loader.global_batch, loader.world_size, loader.seed, loader.shuffle, loader.drop_last]
-    packed = msgspec.msgpack.encode([*shared, *begins, *(loader.window or ())])
-    return hashlib.blake2b(packed, digest_size=16, person=b"plan").hexdigest()
+    return digest_of([*shared, *begins, *(loader.window or ())], b"plan", 16)
 
 
 class CountedPlanner(Planner):

@@ -17,7 +17,6 @@ Invariants:
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -27,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import PipelineError, sendable
+from headrace.feed.batch.plain_values import digest_of
 from headrace.feed.identifiers import WorkerNumber
 from headrace.feed.wire.messages import MAX_KEY, MAX_SHARDS
 
@@ -44,8 +44,7 @@ def data_digest(shards: Shards, digests: Sequence[str]) -> str:
     """
     if len(digests) != len(shards) or not all(digests):
         return ""
-    packed = msgspec.msgpack.encode([list(shards), list(digests)])
-    return hashlib.blake2b(packed, digest_size=8, person=b"data").hexdigest()
+    return digest_of([list(shards), list(digests)], b"data")
 
 
 class RowRange(NamedTuple):
@@ -188,7 +187,7 @@ class ShardMap:
     def fingerprint(self) -> str:
         """Returns a hash of the union, equal on all ranks that see the same data: 32 hex digits."""
         union = [(key, self._known[key][0], self._digests.get(key, "")) for key in self._keys]
-        return hashlib.blake2b(msgspec.msgpack.encode(union), digest_size=16, person=b"shards").hexdigest()
+        return digest_of(union, b"shards", 16)
 
     # Samples
 

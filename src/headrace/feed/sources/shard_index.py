@@ -27,6 +27,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.errors import ShardError
+from headrace.feed.batch.plain_values import digest_of
 from headrace.feed.sources.byte_ranges import (
     Columns,
     Counted,
@@ -62,8 +63,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     @property
     def digest(self) -> str:
         """What tells this shard from another of as many rows, also after it was copied: 16 hex digits."""
-        packed = msgspec.msgpack.encode([self.counted.stamp.size, self.rows, self.sum, self.counted.sample])
-        return hashlib.blake2b(packed, digest_size=8, person=b"shard").hexdigest()
+        return digest_of([self.counted.stamp.size, self.rows, self.sum, self.counted.sample], b"shard")
 
 
 class IndexedShard(msgspec.Struct, frozen=True, array_like=True):

@@ -5,13 +5,11 @@ Lane l of L takes lane l of L of every source. Which of them gives output k of a
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
-
 from headrace.errors import PipelineError
+from headrace.feed.batch.plain_values import digest_of
 from headrace.feed.streams.packing import Packable
 from headrace.feed.streams.steps import BEGINNING, Lane, LeftOut, Restart, Stepped, Steps, StepsLane, outputs_of
 
@@ -210,8 +208,7 @@ class MixedStream(Packable, Stepped):
     def shard_digests(self) -> list[str]:
         """Digest of the sources' shards, where they have one, and of how they are mixed."""
         parts = [list(getattr(part, "shard_digests", ())) for part in self.parts]
-        packed = msgspec.msgpack.encode([parts, self.mixing.identity])
-        return [hashlib.blake2b(packed, digest_size=8, person=b"mixed stream").hexdigest()]
+        return [digest_of([parts, self.mixing.identity], b"mixed stream")]
 
     def _only(self, keys: Collection[str]) -> MixedStream:
         names = self.mixing.names

@@ -10,7 +10,6 @@ in the lane, so what it holds does not depend on where the lane was opened.
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections import deque
@@ -18,11 +17,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-import msgspec
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from headrace.errors import PipelineError
+from headrace.feed.batch.plain_values import digest_of
 from headrace.feed.identifiers import require_positive
 from headrace.feed.streams.steps import BEGINNING, Lane, LeftOut, Opener, Restart, Stepped, Steps, StepsLane
 
@@ -348,10 +347,7 @@ class Packed(Stepped):
     @property
     def shard_digests(self) -> list[str]:
         """Digest of the documents' shards, if they have one, and of how they are packed."""
-        packed = msgspec.msgpack.encode(
-            [list(getattr(self.documents, "shard_digests", ())), msgspec.to_builtins(self.packing)]
-        )
-        return [hashlib.blake2b(packed, digest_size=8, person=b"packing").hexdigest()]
+        return [digest_of([list(getattr(self.documents, "shard_digests", ())), self.packing], b"packing")]
 
     def _only(self, keys: Collection[str]) -> Packed:
         return self.over(self.documents._only(keys))

@@ -7,13 +7,11 @@ shuffled like its source, or mixed like a mixture, and a lane can be opened at a
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-import msgspec
-
 from headrace.errors import INTERRUPTIONS, PipelineError
+from headrace.feed.batch.plain_values import digest_of
 from headrace.feed.streams.packing import Packable
 from headrace.feed.streams.steps import (
     BEGINNING,
@@ -94,8 +92,7 @@ class Stream(Packable, Stepped):
         if not digests or not all(digests):
             digests = []
         mixed = [self.mixing.identity] if self.mixing else []
-        packed = msgspec.msgpack.encode([self._source.counts, digests, *mixed])
-        return [hashlib.blake2b(packed, digest_size=8, person=b"stream").hexdigest()]
+        return [digest_of([self._source.counts, digests, *mixed], b"stream")]
 
     def __iter__(self) -> Iterator[Any]:
         return self.lane(0, 1, Order(self.rows))

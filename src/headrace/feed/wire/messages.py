@@ -16,12 +16,12 @@ they are in a slab, whose descriptor is passed along (Unix socket), or follow th
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
 
+from headrace.feed.batch.plain_values import digest_of
 from headrace.feed.identifiers import PipelineNumber, RequestNumber, SlabNumber
 
 VERSION = 7
@@ -117,8 +117,7 @@ class Mixing(msgspec.Struct, frozen=True, array_like=True):
         exact = [*map(repr, self.weights)]
         if len(told) <= _TOLD and exact == [repr(float(f"{weight:g}")) for weight in self.weights]:
             return told
-        digest = hashlib.blake2b(msgspec.msgpack.encode([self.names, exact, self.until]), digest_size=8).hexdigest()
-        return f"{told[:_TOLD]} {digest}"
+        return f"{told[:_TOLD]} {digest_of([self.names, exact, self.until], b'')}"
 
 
 def _weight(name: str, weight: float) -> float:
