@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -195,6 +195,18 @@ class Server:
         """Ends it with SIGKILL."""
         self.process.kill()
         self.stop()
+
+
+@contextlib.contextmanager
+def serving(*servers: Server) -> Iterator[None]:
+    """Waits until servers that were started are ready, and stops them afterwards."""
+    try:
+        for server in servers:
+            server.wait_ready()
+        yield
+    finally:
+        for server in servers:
+            server.stop()
 
 
 class Pair(NamedTuple):

@@ -118,10 +118,10 @@ def stateful(count: int = 101) -> StatefulRows:
 
 
 @feed.pipeline
-def stream(channel: str = "training") -> Any:
+def stream(folder: str = "") -> Any:
     from source_data import decode
 
-    return feed.tar(feed.channel(channel)).map(decode).filter(is_even).flat_map(three)
+    return feed.tar(folder or feed.channel("training")).map(decode).filter(is_even).flat_map(three)
 
 
 class Versions(IterableDataset[Any]):

@@ -12,7 +12,6 @@ import array_data
 import numpy as np
 import pytest
 from feed_data import Point, flat
-from test_feed_layout import by_rows
 from torch.utils.data import default_collate
 
 from headrace.errors import PositionError
@@ -21,44 +20,6 @@ from headrace.feed.batch.row_layout import Uneven, learn
 from headrace.feed.pipelines.fetch import stacks_rows
 
 HERE = Path(__file__).parent
-
-
-def sample(kind: str, i: int) -> Any:
-    return {
-        "array": np.arange(6, dtype=np.float32).reshape(3, 2) * i,
-        "big-endian": np.full(3, i, ">f4"),
-        "fortran": np.asfortranarray(np.arange(6.0).reshape(2, 3) + i),
-        "0-d array": np.array(i * 2.0),
-        "no bytes": np.empty((3, 0), np.int16),
-        "np.float32": np.float32(i),
-        "bool": bool(i % 2),
-        "int": i,
-        "complex": complex(i, 1),
-        "tuple": (np.ones(2) * i, (i, [i / 2])),
-        "dict": {"x": np.ones(1) * i, 3: {"y": Point(np.int8(i), i)}},
-    }[kind]
-
-
-KINDS = [
-    "array",
-    "big-endian",
-    "fortran",
-    "0-d array",
-    "no bytes",
-    "np.float32",
-    "bool",
-    "int",
-    "complex",
-    "tuple",
-    "dict",
-]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("rows", "cuts"), [(1, []), (7, [2, 3])])
-def test_rows_that_are_written_one_by_one_make_the_stacked_batch(kind: str, rows: int, cuts: list[int]) -> None:
-    samples = [sample(kind, i) for i in range(rows)]
-    assert flat(by_rows(samples, cuts, stack_arrays)) == flat(stack_arrays(samples))
 
 
 def test_structures_are_kept_and_strings_are_listed() -> None:

@@ -15,7 +15,6 @@ from feed_data import Noise, flat
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from keyed_order import keyed_order
-from mixture_data import ROWS, WEIGHTS, made
 from source_data import fill_tars, tar_rows
 
 from headrace import feed
@@ -136,29 +135,6 @@ def test_other_global_batches_begin_with_an_epoch() -> None:
             iter(loader)
         loader.load_state_dict(whole)
         assert len(next(iter(loader))[1]) == other["batch_size"]
-
-
-def test_workers_make_the_same_batches() -> None:
-    with DataLoader(Noise(97), **OPTIONS) as loader:
-        expected = [flat(batch) for _ in range(3) for batch in loader]
-    with DataLoader(Noise(97), **OPTIONS, num_workers=2, persistent_workers=True) as loader:
-        assert [flat(batch) for _ in range(3) for batch in loader] == expected
-
-
-def test_a_mixture_has_buckets_too_and_its_weights_change_where_the_schedule_says() -> None:
-    lengths = [row * 37 % 101 for row in range(sum(ROWS.values()))]
-    data = made("all", weights=[(0, WEIGHTS), (48, {"web": 0, "code": 1, "books": 0})])
-    options = OPTIONS | {"buckets": Buckets(lengths, 4)}
-    with DataLoader(data, **options) as loader:
-        whole, states = [], []
-        for batch in loader:
-            whole.append(batch)
-            states.append(loader.state_dict())
-    assert {int(source) for batch in whole[8:] for source in batch[0][:, 0]} == {1}
-    for step, state in [*enumerate(states, 1)][::5]:
-        with DataLoader(data, **options) as loader:
-            loader.load_state_dict(json.loads(json.dumps(state)))
-            assert [flat(batch) for batch in loader] == [flat(batch) for batch in whole[step:]]
 
 
 def test_lengths_come_from_the_index_of_tar_files_and_of_lines(tmp_path: Path) -> None:

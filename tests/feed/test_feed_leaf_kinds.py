@@ -29,24 +29,23 @@ def described(value: Any) -> tuple[Any, np.ndarray[Any, Any]]:
     return msgspec.msgpack.decode(msgspec.msgpack.encode(node)), block
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_a_value_of_every_kind_goes_through_every_walk(name: str) -> None:
-    value = KINDS[name]
-    expected = content(value)
-    for tree in (value, [value], {"a": (value, torch.ones(1))}):
-        node, block = described(tree)
-        assert content(pytree.rebuild(node, block)) == content(tree)
-        assert content(pytree.rebuild(node, block, pytree.copied(block))) == content(tree)
-        behind = np.concatenate([np.zeros(192, np.uint8), block])
-        made, size = pytree.rebuild_measured(pytree.shifted(node, 192), behind)
-        assert content(made) == content(tree)
-        assert size == pytree.bytes_of(tree) == pytree.bytes_of(made)
-        assert pytree.rows_of(made) == pytree.rows_of(tree)
-        places = [place for place, _ in pytree.fields_of(tree)]
-        assert len(places) == len(set(places)), "each has a place of its own"
-        assert content(pytree.mapped(tree, lambda leaf: leaf)) == content(tree)
-        assert content(_mapped(tree, PlainDevice(torch.device("cpu")).start)) == content(tree)
-    assert content(value) == expected, "the value itself was changed"
+def test_a_value_of_every_kind_goes_through_every_walk() -> None:
+    for name, value in KINDS.items():
+        expected = content(value)
+        for tree in (value, [value], {"a": (value, torch.ones(1))}):
+            node, block = described(tree)
+            behind = np.concatenate([np.zeros(192, np.uint8), block])
+            made, size = pytree.rebuild_measured(pytree.shifted(node, 192), behind)
+            walked = [
+                pytree.rebuild(node, block), pytree.rebuild(node, block, pytree.copied(block)), made,
+                pytree.mapped(tree, lambda leaf: leaf), _mapped(tree, PlainDevice(torch.device("cpu")).start),
+            ]  # fmt: skip
+            assert [content(other) for other in walked] == [content(tree)] * len(walked), name
+            assert size == pytree.bytes_of(tree) == pytree.bytes_of(made), name
+            assert pytree.rows_of(made) == pytree.rows_of(tree), name
+            places = [place for place, _ in pytree.fields_of(tree)]
+            assert len(places) == len(set(places)), f"each has a place of its own: {name}"
+        assert content(value) == expected, f"the value itself was changed: {name}"
 
 
 def kinds_of(node: Any) -> set[str]:
@@ -139,17 +138,16 @@ def test_every_kind_arrives_with_pin_memory() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's own, once a process
-@pytest.mark.parametrize("name", [name for name in KINDS if not name.startswith("value") and " " in name])
-def test_what_torch_makes_of_a_batch_is_made_here_too(name: str) -> None:
-    pair = [{"a": KINDS[name], "b": [KINDS[name], 1]}] * 2
-
+def test_what_torch_makes_of_a_batch_is_made_here_too() -> None:
     def made(loader: Any) -> Any:
         try:
             return content(next(iter(loader)))
         except Exception as error:  # noqa: BLE001 - whatever torch raises
             return type(error)
 
-    assert made(DataLoader(pair, 2, num_workers=0)) == made(TorchLoader(pair, 2))
+    for name in (name for name in KINDS if not name.startswith("value") and " " in name):
+        pair = [{"a": KINDS[name], "b": [KINDS[name], 1]}] * 2
+        assert made(DataLoader(pair, 2, num_workers=0)) == made(TorchLoader(pair, 2)), name
 
 
 def masked(index: int) -> Any:
