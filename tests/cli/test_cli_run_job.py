@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from command_line import Cli
+from command_line import COMMAND, Cli
 from effort import SOAK
 
 from headrace.job.rules.local_files import as_module
@@ -46,6 +46,9 @@ STUBBORN = """
     while True:
         time.sleep(0.05)
 """
+
+
+BARE = "engines.local.isolation=none"
 
 
 def lines_until(child: subprocess.Popen[str], text: str) -> list[str]:
@@ -241,16 +244,52 @@ def test_headrace_stop_ends_a_run_that_somebody_else_follows(
     assert child.wait(10) == 130
 
 
-def test_a_reader_that_goes_away_stops_the_job(
-    cli: Cli, job_file: JobFile, running: Callable[..., subprocess.Popen[str]]
+@pytest.mark.promise("faults", "output that cannot be written leaves the job alone")
+def test_a_reader_that_goes_away_leaves_the_job_alone(
+    cli: Cli, job_file: JobFile, running: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
-    script = PATIENT.replace("time.sleep(0.05)", "time.sleep(0.05); print('on', flush=True)")
-    child = running(job_file(script))
+    script = PATIENT.replace("while True:", f"while not os.path.exists({str(tmp_path / 'end')!r}):")
+    script = script.replace("import ", "import os, ").replace("time.sleep(0.05)", "time.sleep(0.05); print('on')")
+    child = running(job_file(script), "--set", BARE)
     lines_until(child, "training")
     assert child.stdout is not None
+    assert child.stderr is not None
     child.stdout.close()
-    assert child.wait(20) == 141
-    assert Run.open("small", cli.runs).status is Status.STOPPED
+    run = Run.open("small", cli.runs)
+    unseen = f"headrace: the output cannot be written (Broken pipe): {run.id} goes on unseen; "
+    assert child.stderr.readline().startswith(unseen)
+    assert run.status is Status.IN_PROGRESS
+    (tmp_path / "end").touch()
+    assert child.wait(allowed(20)) == 0
+    assert child.stderr.read() == ""
+    assert run.status is Status.COMPLETED
+
+
+def test_ctrl_c_stops_a_job_whose_output_cannot_be_written(
+    cli: Cli, job_file: JobFile, running: Callable[..., subprocess.Popen[str]]
+) -> None:
+    child = running(job_file(PATIENT), "--set", BARE)
+    lines_until(child, "training")
+    assert child.stdout is not None
+    assert child.stderr is not None
+    child.stdout.close()
+    child.stderr.close()  # `headrace run JOB 2>&1 | tee FILE`: Ctrl-C ends tee too
+    child.send_signal(signal.SIGINT)
+    assert child.wait(allowed(20)) == 130
+    run = Run.open("small", cli.runs)
+    assert (run.status, str(run.cause)) == (Status.STOPPED, "stopped by the user")
+    assert "saving" in [line.text for line in run.logs()]
+
+
+@pytest.mark.parametrize("closed", [False, True], ids=["full", "closed"])
+def test_a_job_runs_to_its_end_with_an_output_that_is_full_or_closed(cli: Cli, job_file: JobFile, closed: bool) -> None:
+    close = "exec 1>&- 2>&-" if closed else "exec >/dev/full"
+    begun = ["sh", "-c", f'{close}; exec "$@"', "sh", *COMMAND, "run", job_file(HELLO), "--set", BARE]
+    done = subprocess.run(
+        begun, env=cli.env, cwd=cli.cwd, stderr=subprocess.PIPE, text=True, timeout=allowed(60), check=False
+    )
+    assert (done.returncode, "No space left on device" in done.stderr) == (0, not closed)
+    assert Run.open("small", cli.runs).status is Status.COMPLETED
 
 
 def test_the_death_of_the_command_line_ends_the_run(

@@ -194,9 +194,12 @@ def test_no_cell_of_any_table_is_broken_in_eighty_columns(monkeypatch: pytest.Mo
         assert any(cell in line for line in lines), cell
 
 
-@pytest.mark.parametrize("command", ["report", "compare", "prices", "metrics", "cost", "logs"])
+COMMANDS = ["report", "compare", "prices", "metrics", "cost", "logs", "--help", "--version"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_a_reader_that_has_gone_ends_every_command_with_141(cli: Cli, run: str, command: str) -> None:
-    arguments = {"prices": (), "compare": (run, run)}.get(command, (run,))
+    arguments = {"prices": (), "--help": (), "--version": (), "compare": (run, run)}.get(command, (run,))
     with LogWriter(RunPaths(cli.runs / run).log(Stream("dnn", "algo-1", "0"))) as log:
         for number in range(20_000 if command == "logs" else 0):
             log.write_line("o", b"line %d" % number)

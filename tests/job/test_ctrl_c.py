@@ -130,3 +130,37 @@ def test_a_run_that_cannot_be_stopped_can_be_left(
     with pytest.raises(RunInterrupted):
         fit(Stubborn(error=EngineRefused("scancel: no answer")))
     assert "left; job-1 may run on: `headrace stop job-1` stops it later" in capfd.readouterr().err  # by the handler
+
+
+class Closed(io.StringIO):
+    """A stream whose reader is gone."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError(32, "Broken pipe")
+
+
+def test_ctrl_c_stops_a_run_also_when_nothing_can_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Closed())
+    fake = Fake(presses=2, error=EngineRefused("scancel: no answer"))
+    with pytest.raises(RunInterrupted):
+        fit(fake)
+    assert fake.stops
+
+
+def test_lines_that_cannot_be_printed_end_the_showing_and_not_the_wait(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Talking(Fake):
+        def output(self) -> list[str]:
+            return ["one", "two"]
+
+        def wait(self, timeout: float | None = None) -> object:
+            self.status = SimpleNamespace(value="Completed")
+            return self.status
+
+    monkeypatch.setattr(sys, "stdout", Closed())
+    run = Talking()
+    wait_for_success(run, logs=True)
+    assert run.status.value == "Completed"
+    unseen = "headrace: the output cannot be written (Broken pipe): job-1 goes on unseen"
+    assert capfd.readouterr().err.count(unseen) == 1

@@ -169,7 +169,7 @@ class TrainingJob:
 
     def logs(self, follow: bool = False) -> None:
         """Prints the output of all programs; `follow` goes on to the end of the run."""
-        run_handle.show(self._handle.logs(follow=follow))
+        run_handle.show(self._handle.logs(follow=follow), self.run_id)
 
     def wait(self, logs: bool = True) -> None:
         """Waits for the end.

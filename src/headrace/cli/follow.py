@@ -11,16 +11,13 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from headrace.job.run_handle import RunLeft, StopThread
-from headrace.runs import EndOfRun, EventFollower, LogFollower, MetricFollower, Run, Selector, Status
+from headrace.job.run_handle import StopThread
+from headrace.runs import EndOfRun, EventFollower, LogFollower, MetricFollower, Run, Selector
 from headrace.runs.reader import POLL_SECONDS
 
 if TYPE_CHECKING:
     from headrace.cli.views.run_screen import RunScreen
     from headrace.engines.handle import Handle
-
-
-RUNNING = (Status.IN_PROGRESS, Status.STOPPING)
 
 
 class Interrupts:
@@ -50,25 +47,9 @@ class Interrupts:
         self.on_signal()
 
 
-def stop_and_wait(stop: Callable[[bool], None], over: Callable[[], bool], interrupts: Interrupts) -> None:
-    """Stops a run, with time to save, and waits for its end. Another Ctrl-C kills it.
-
-    Args:
-        stop: stops the run; its argument is whether at once.
-        over: waits for a moment and returns whether the run is over.
-        interrupts: counts Ctrl-C.
-    """
-    heard = interrupts.count
-    stop(False)
-    while not over():
-        if interrupts.count > heard:
-            heard = interrupts.count
-            stop(True)
-
-
 def follow(start: Callable[[], Handle], screen: RunScreen) -> Handle:
-    """Starts a run and shows it to its end. Ctrl-C, or a reader of the output that is gone, stops it with time to save.
-    A stop that fails is told, and the run is shown all the same, until the next Ctrl-C leaves it.
+    """Starts a run and shows it to its end. Ctrl-C stops it with time to save. A stop that fails is told, and the run
+    is shown all the same, until the next Ctrl-C leaves it. An output that cannot be written ends the showing only.
 
     Args:
         start: starts the run.
@@ -84,13 +65,7 @@ def follow(start: Callable[[], Handle], screen: RunScreen) -> Handle:
         handle = start()
         with StopThread(handle.stop, handle.id) as stopping:
             interrupts.on_signal = stopping.leave_if_failed
-            try:
-                heard = watch(handle.run, screen, interrupts, stopping.ask)
-            except RunLeft:
-                raise
-            except BaseException:
-                stop_and_wait(stopping.ask, lambda: handle.wait(0.1) not in RUNNING, interrupts)
-                raise
+            heard = watch(handle.run, screen, interrupts, stopping.ask)
             interrupts.on_signal = stopping.ask  # the end of its record may still be on its way
             screen.storing()
             if interrupts.count > heard:

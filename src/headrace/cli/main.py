@@ -13,13 +13,15 @@ import io
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import click
 
 from headrace._version import __version__
 from headrace.cli.options import FAILED, USAGE, failed_by
-from headrace.cli.views.terminal import VisibleStream
+from headrace.cli.views.terminal import VisibleStream, discard
 from headrace.errors import HeadraceError
 from headrace.log_setup import VARIABLE, log_to_stderr
 
@@ -41,15 +43,26 @@ class _ReaderGone(Exception):
     """The reader of standard output is gone. Click would turn a BrokenPipeError into exit code 1."""
 
 
+@contextlib.contextmanager
+def _writing() -> Iterator[None]:
+    """Raises _ReaderGone when what was written inside cannot be delivered."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError as error:
+        raise _ReaderGone from error
+
+
 class _Commands(click.Group):
     """Imports a command's module when the command is asked for."""
 
+    def make_context(self, *args: Any, **options: Any) -> click.Context:  # where --help and --version write
+        with _writing():
+            return super().make_context(*args, **options)
+
     def invoke(self, ctx: click.Context) -> object:
-        try:
+        with _writing():
             result: object = super().invoke(ctx)
-            sys.stdout.flush()
-        except BrokenPipeError as error:
-            raise _ReaderGone from error
         return result
 
     def resolve_command(
@@ -137,24 +150,11 @@ def invoke(arguments: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except (_ReaderGone, BrokenPipeError):
-        _silence_output()
         return BROKEN_PIPE
     except OSError as error:
         with contextlib.suppress(OSError):
             click.echo(f"error: {error.filename or 'input/output'}: {error.strerror or error}", err=True)
-        try:
-            sys.stdout.flush()
-        except OSError:
-            _silence_output()
         return FAILED
-
-
-def _silence_output() -> None:
-    """Discards what cannot be written, because Python flushes standard output once more at its end."""
-    with contextlib.suppress(OSError):
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, 1)
-        os.close(null)
 
 
 def _help_hint(error: click.ClickException, arguments: Sequence[str]) -> str:
@@ -192,15 +192,24 @@ def main() -> None:
     """Entry point of the script `headrace`.
 
     A character that the terminal's or the pipe's encoding does not have is written as its escape (``\\xfc``): a name
-    that cannot be shown must not end a job. Control characters are shown as escapes, too: see `VisibleStream`.
+    that cannot be shown must not end a job. Control characters are shown as escapes, too: see `VisibleStream`. What
+    is written to a stream that was closed when the process began is discarded.
     """
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is not None:  # it may be closed
-            setattr(sys, name, VisibleStream(getattr(sys, name)))
-    sys.exit(invoke())
+        setattr(sys, name, VisibleStream(getattr(sys, name)))
+    code = invoke()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:  # it is told; Python flushes once more, and would end with 120
+            discard(stream.fileno())
+    sys.exit(code)
 
 
 if __name__ == "__main__":

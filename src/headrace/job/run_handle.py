@@ -92,9 +92,9 @@ class StopThread:
                 self.failed = False
             except Exception as error:  # noqa: BLE001  (the boundary: any engine's; it is told)
                 why = str(error) if isinstance(error, (HeadraceError, OSError)) else repr(error)
-                then = f"headrace: Ctrl-C again leaves it; `headrace stop {self._run_id}` stops it later"
-                print(f"headrace: the run cannot be stopped, it goes on: {why}\n{then}", file=sys.stderr, flush=True)
                 self.failed = True
+                tell(f"the run cannot be stopped, it goes on: {why}")
+                tell(f"Ctrl-C again leaves it; `headrace stop {self._run_id}` stops it later")
 
 
 _LAST_LINES = 20
@@ -155,10 +155,26 @@ class Explains(Protocol):
         """See `Job.hint_after`."""
 
 
-def show(lines: Iterable[object]) -> None:
-    """Prints lines as they come."""
+def tell(words: str) -> None:
+    """Writes to standard error. That it cannot be written, as when Ctrl-C has ended its reader too, ends nothing."""
+    with contextlib.suppress(OSError):
+        print(f"headrace: {words}", file=sys.stderr, flush=True)
+
+
+def tell_unseen(run_id: str, error: OSError) -> None:
+    """Says that the output of a run cannot be shown any more, which does not stop it."""
+    again = f"`headrace logs {run_id} -f` shows it, Ctrl-C stops it"
+    tell(f"the output cannot be written ({error.strerror}): {run_id} goes on unseen; {again}")
+
+
+def show(lines: Iterable[object], run_id: str) -> None:
+    """Prints lines of a run as they come, for as long as they can be printed."""
     for line in lines:
-        print(line, flush=True)
+        try:
+            print(line, flush=True)
+        except OSError as error:
+            tell_unseen(run_id, error)
+            break
 
 
 def wait_for_success(handle: RunHandle, *, logs: bool, job: Explains | None = None) -> None:
@@ -173,7 +189,7 @@ def wait_for_success(handle: RunHandle, *, logs: bool, job: Explains | None = No
         RunFailed: it did not succeed.
     """
     if logs:
-        show(handle.output())
+        show(handle.output(), handle.id)
     status = handle.wait()
     if status.value != "Completed":
         cause = handle.cause
@@ -226,9 +242,10 @@ class CtrlC:
         if not self._count or not self._stopped(error):
             return
         if isinstance(error, RunFailed):
-            print(error.message, file=sys.stderr, flush=True)
+            with contextlib.suppress(OSError):
+                print(error.message, file=sys.stderr, flush=True)
         elif self._handle is None:
-            print("headrace: stopped by Ctrl-C before the run began", file=sys.stderr, flush=True)
+            tell("stopped by Ctrl-C before the run began")
         if hasattr(sys, "ps1") or sys.flags.inspect:  # a prompt, or a script with a prompt behind it (python -i)
             raise KeyboardInterrupt from None
         raise RunInterrupted(130) from None
@@ -251,5 +268,5 @@ class CtrlC:
 
     def _stop(self, now: bool) -> None:
         assert self._handle is not None
-        print("headrace: " + ("killing" if now else "stopping (Ctrl-C again to kill)"), file=sys.stderr, flush=True)
+        tell("killing" if now else "stopping (Ctrl-C again to kill)")
         self._handle.stop(now=now)

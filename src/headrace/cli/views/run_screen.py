@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from headrace.cli.views.plan_document import brief
 from headrace.cli.views.terminal import Terminal
 from headrace.insight.render.plain_text import duration
 from headrace.instance.launch_plan import LaunchPlan
+from headrace.job.run_handle import tell_unseen
 from headrace.name_order import by_number
 from headrace.runs import ArtefactsStored, Event, LoaderSecond, LogLine, Metric, Run, Status, Stream, read_plan
 from headrace.runs.cause import in_words
@@ -48,6 +50,7 @@ class RunScreen:
     def begin(self, run: Run) -> None:
         """Shows which run this is, and its plan in brief."""
         self._created = run.header.created
+        self._terminal.on_failure = partial(tell_unseen, run.id)
         if self._quiet:
             return
         self._terminal.write(f"run {run.id}")

@@ -12,7 +12,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
@@ -69,6 +69,14 @@ class VisibleStream:
         return getattr(self.painted, name)
 
 
+def discard(descriptor: int) -> None:
+    """Discards from now on what is written to a descriptor that cannot be written. Python flushes its streams once more
+    at its end, and would fail there."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, descriptor)
+    os.close(null)
+
+
 def painted(stream: TextIO) -> TextIO:
     """Returns where headrace writes its own colours for what a stream shows: text from elsewhere is made visible before
     it gets there."""
@@ -83,11 +91,14 @@ class Terminal:
         out: the stream.
         interactive: it is a terminal, so there may be a progress line.
         colour: groups have colours.
+        on_failure: called when the stream cannot be written, once: what is written from then on is discarded. None:
+            the error is raised.
     """
 
     out: TextIO
     interactive: bool
     colour: bool
+    on_failure: Callable[[OSError], None] | None = None
     _groups: dict[str, int] = field(default_factory=dict)
     _below: str = ""
 
@@ -118,10 +129,7 @@ class Terminal:
 
     def write(self, text: str) -> None:
         """Writes one line above the progress line."""
-        self.out.write(f"{_ERASE if self._below else ''}{coloured(text)}\n{self._below}")
-        if not self.interactive:
-            return
-        self.out.flush()
+        self._put(f"{_ERASE if self._below else ''}{coloured(text)}\n{self._below}", flush=self.interactive)
 
     def below(self, text: str) -> None:
         """Shows the progress line, on a terminal only; an empty text removes it."""
@@ -131,10 +139,20 @@ class Terminal:
         text = visible(text)
         cut = text if len(text) < width else text[: max(0, width - 1)]
         if cut != self._below:
-            self.out.write(f"{_ERASE}{cut}")
+            self._put(f"{_ERASE}{cut}")
             self._below = cut
-            self.out.flush()
 
     def flush(self) -> None:
         """Hands what was written to the reader."""
-        self.out.flush()
+        self._put("")
+
+    def _put(self, text: str, flush: bool = True) -> None:
+        try:
+            self.out.write(text)
+            if flush:
+                self.out.flush()
+        except OSError as error:
+            if self.on_failure is None:
+                raise
+            discard(self.out.fileno())
+            self.on_failure(error)
