@@ -77,7 +77,7 @@ class LocalOptions(Part):
 
 
 _SAID_OTHERWISE = {
-    "--nodes -N": "it is the group's instance_count",
+    "--nodes -N": "it is the number of the group's instances",
     "--ntasks -n --ntasks-per-node": "one agent runs on every node",
     "--array -a": "a heterogeneous job cannot be an array",
     "--export --export-file": "variables of programs are `environment`",

@@ -338,9 +338,8 @@ def spelt(path: Path, data: object, model: type[BaseModel] | None) -> Path:
     for length, step in enumerate(path):
         if isinstance(data, Mapping):
             if step not in data and model is not None:
-                names = known_keys(path[:length], model)
-                name = next((key for key in data if key in names and names[key] == names.get(str(step))), step)
-                path = (*path[:length], name, *path[length + 1 :])
+                key = _key_of(str(step), data, known_keys(path[:length], model))
+                path = (*path[:length], key, *path[length + 1 :])
             data = data.get(path[length])
         elif isinstance(data, (list, tuple)) and isinstance(step, int) and step < len(data):
             data = data[step]
@@ -349,6 +348,19 @@ def spelt(path: Path, data: object, model: type[BaseModel] | None) -> Path:
         else:
             return path
     return path
+
+
+def _key_of(field_name: str, data: Mapping[Any, object], names: Mapping[str, str]) -> str:
+    """Returns the key of a field in a mapping: the one that is there, else of its names the one that goes with what is
+    there, ``count`` beside ``name`` and ``type``, ``Value`` beside ``Key``."""
+    keys_of: dict[str, list[str]] = {}
+    for key, name in names.items():
+        keys_of.setdefault(name, []).append(key)
+    own = keys_of.get(names.get(field_name, field_name), [field_name])
+    if written := next((key for key in own if key in data), None):
+        return written
+    positions = (keys.index(key) for keys in keys_of.values() if len(keys) > 1 for key in keys if key in data)
+    return own[min(next(positions, 0), len(own) - 1)]
 
 
 NOT_YET = "is not supported yet"

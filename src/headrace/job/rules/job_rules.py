@@ -103,7 +103,7 @@ def data_hosts(job: Structure) -> Iterator[Finding]:
     for key, count in (("min", workers.min), ("max", workers.max)):
         if count and 0 < most < count:
             message = f"must be at most the {most} instances of the groups of data_service"
-            yield Finding((*where, key), message, show(count), "raise instance_count: it is the most that there may be")
+            yield Finding((*where, key), message, show(count), "raise the number of instances: there are no more")
     trains = set((job.completion and job.completion.instance_groups) or ())
     trains.update(name for world in job.distribution for name in world.instance_groups or ())
     for name in filter(None, names):
