@@ -84,15 +84,18 @@ def test_a_job_finds_in_the_copy_the_files_that_it_would_find_in_the_data(
         done = action.run(progress=kept_in(told))
         assert action.is_whole()
         assert contents(s3, action.target) == contents(far, far.uri(prefix))
-        assert done.target == action.target
-        assert done.objects == len(action.objects) == told[-1].objects_done
-        assert (done.bytes, done.bytes_copied) == (action.bytes, action.bytes) == (told[-1].bytes_done, done.bytes)
+        assert done.marker.objects == len(action.objects) == told[-1].objects_done
+        assert (done.marker.bytes, done.bytes_copied) == (action.bytes, action.bytes)
+        assert told[-1].bytes_done == action.bytes
         assert done.cost == pytest.approx(action.bytes / 1e9 * 0.02)
-        assert done.compared == {Compared.ETAG: done.objects}
-        assert done.by_service
+        assert done.marker.compared == {"etag": done.marker.objects}
+        assert action.by_service
     job = {"inputs": {"train": {"s3_data": far.uri(prefix)}, "test": far.uri(prefix), "other": "s3://other"}, "a": 1}
-    read = read_from_copies(job, {far.uri(prefix): done.target})
-    assert read == {"inputs": {"train": {"s3_data": done.target}, "test": done.target, "other": "s3://other"}, "a": 1}
+    read = read_from_copies(job, {far.uri(prefix): action.target})
+    assert read == {
+        "inputs": {"train": {"s3_data": action.target}, "test": action.target, "other": "s3://other"},
+        "a": 1,
+    }
 
 
 def test_the_parts_of_an_object_are_those_of_its_source_so_that_etags_are_compared(
@@ -106,10 +109,10 @@ def test_the_parts_of_an_object_are_those_of_its_source_so_that_etags_are_compar
         told: list[CopyProgress] = []
         with planned(far, s3) as action:
             done = action.run(progress=kept_in(told))
-            assert done.compared == {Compared.ETAG: 3}
+            assert done.marker.compared == {"etag": 3}
             assert [each.bytes_done for each in told] == sorted(each.bytes_done for each in told)
-            assert told[-1].bytes_copied == done.bytes == 2 * PART + 20
-            head = s3.client.head_object(Bucket=s3.bucket, Key=f"{split(done.target)[1]}/uneven")
+            assert told[-1].bytes_copied == done.marker.bytes == 2 * PART + 20
+            head = s3.client.head_object(Bucket=s3.bucket, Key=f"{split(action.target)[1]}/uneven")
             assert head["ContentType"] == "x/y"
             assert (len(told) > 3) == (most == 2), "the parts of a large object are told of one by one"
 
@@ -155,7 +158,7 @@ def test_a_copy_that_is_killed_is_never_taken_for_whole_and_copies_nothing_twice
             left = 13 - len(there) + (0 if any(key.endswith("/a") for key in there) else 2 - parts)
             assert proxy.requests["PUT"] == left + 1, "what was not there, and the marker"
             assert action.is_whole()
-            assert done.bytes_copied < done.bytes
+            assert done.bytes_copied < done.marker.bytes
             assert done.cost == 0, "nobody said a price"
             assert uploads_of(s3) == []
             assert contents(s3, action.target) == contents(far, far.uri("data"))
@@ -305,8 +308,8 @@ def test_between_two_services_bytes_pass_through_this_machine_and_are_compared(
         other = S3Access(region="us-west-2", endpoint=proxy.endpoint)
         with planned(far, s3, target=other) as action:
             done = action.run()
-            assert not done.by_service
-            assert done.compared == {Compared.ETAG: 3}
+            assert not action.by_service
+            assert done.marker.compared == {"etag": 3}
             assert contents(s3, action.target) == contents(far, far.uri("data"))
         with plan_copy(far.uri("data"), s3.uri("again"), target=other) as late:
             far.put("data/b", b"other")
@@ -342,7 +345,7 @@ def test_a_planned_copy_goes_where_the_grid_says_and_each_region_is_reached_its_
     where = (far.uri("data"), "us-east-1", "eu-west-1")
     with plan_grid_copy(*where, rules, {}, {}, "campaigns") as action:
         done = action.run()
-        assert done.target.startswith(s3.uri("c/data-"))
+        assert action.target.startswith(s3.uri("c/data-"))
         assert done.cost == pytest.approx(2e-6)
     with plan_grid_copy(*where, rules, {}, {}, "campaigns") as again:
         assert again.run().cost == done.cost, "the owner pays for what he was killed at"

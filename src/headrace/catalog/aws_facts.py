@@ -70,6 +70,9 @@ def registry_of(account: str, region: str) -> str:
     return f"{account}.dkr.ecr.{region}.amazonaws.com{'.cn' if partition_of(region) == 'aws-cn' else ''}"
 
 
+ROLE_ARN = re.compile(r"arn:aws[a-z-]*:iam::(?P<account>[0-9]{12}):role/[\w+=,.@/-]{1,512}", re.ASCII)
+"""The name of a role, with the account that has it."""
+
 RULE = "3 to 63 lowercase letters, digits, dots and hyphens; a letter or digit at both ends"
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _ADDRESS = re.compile(r"[0-9]+(?:\.[0-9]+){3}")

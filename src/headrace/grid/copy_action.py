@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from headrace.errors import HeadraceError, ObjectMissing
 from headrace.grid.copied_object import (
@@ -127,25 +127,17 @@ TIMEOUT, ATTEMPTS = 60.0, 8
 _NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
 
-@dataclass(frozen=True)
-class CopyResult:
+class CopyResult(NamedTuple):
     """A whole copy.
 
     Attributes:
-        target: ``s3://`` place that jobs read in place of the data.
-        objects, bytes: of the copy.
+        marker: what it says of itself.
         bytes_copied: that this call copied; the rest was there.
-        compared: how many objects were found to be the same, and by what.
-        by_service: S3 copied them; else they passed through this machine.
         cost: USD for the transfer of the whole copy to whoever made it, however often he was interrupted; 0 to others.
     """
 
-    target: str
-    objects: int
-    bytes: int
+    marker: CopyMarker
     bytes_copied: int
-    compared: Mapping[Compared, int]
-    by_service: bool
     cost: float
 
 
@@ -193,6 +185,11 @@ class CopyAction:
         self._target.s3.close()
 
     @property
+    def by_service(self) -> bool:
+        """Whether S3 copies them; else they pass through this machine."""
+        return same_service(self._source.s3, self._target.s3)
+
+    @property
     def bytes(self) -> int:
         """Of all objects."""
         return sum(each.size for each in self.objects)
@@ -218,30 +215,20 @@ class CopyAction:
         Raises:
             CopyFailed: it is not whole; a `passing` failure may go well another time.
         """
+        counted = CopyProgress(len(self.objects), self.bytes, progress)
         marker = self._whole()
         if marker is not None:
-            CopyProgress(len(self.objects), self.bytes, progress).count(
-                self.bytes, copied=False, objects=len(self.objects)
-            )
-            return self._result(0, {Compared(name): count for name, count in marker.compared.items()}, marker.owner)
-        copied = self._copy(stop or threading.Event(), progress)
-        counts, digest = self._verified()
-        self._mark(counts, digest)
-        return self._result(copied, counts, self.owner)
-
-    def _result(self, copied: int, counts: Mapping[Compared, int], owner: str) -> CopyResult:
-        cost = self.planned_cost if owner == self.owner else 0.0
-        direct = same_service(self._source.s3, self._target.s3)
-        return CopyResult(self.target, len(self.objects), self.bytes, copied, counts, direct, cost)
+            counted.count(self.bytes, copied=False, objects=len(self.objects))
+        else:
+            self._copy(stop or threading.Event(), counted)
+            marker = self._marked(*self._verified())
+        return CopyResult(marker, counted.bytes_copied, self.planned_cost if marker.owner == self.owner else 0.0)
 
     # --- copying -------------------------------------------------------------------------------------------------
 
-    def _copy(self, stop: threading.Event, progress: Callable[[CopyProgress], object]) -> int:
+    def _copy(self, stop: threading.Event, counted: CopyProgress) -> None:
         there = {each.key: each for each in self._listed()}
-        copier = ObjectCopier(
-            self._source, self._target, dict(self._uploads()), same_service(self._source.s3, self._target.s3)
-        )
-        counted = CopyProgress(len(self.objects), self.bytes, progress)
+        copier = ObjectCopier(self._source, self._target, dict(self._uploads()), self.by_service)
 
         def one(entry: ListedObject) -> bool:
             if self._is_there(entry, there):
@@ -271,7 +258,6 @@ class CopyAction:
                 self._take(entry, copier.copy(entry, self._key(entry), parts))
                 counted.count(0, copied=True)  # its parts were counted
         self._abort_uploads()
-        return counted.bytes_copied
 
     def _is_there(self, entry: ListedObject, there: Mapping[str, ListedObject]) -> bool:
         """Tells whether an earlier run has copied an object."""
@@ -350,7 +336,8 @@ class CopyAction:
             )
         return counts, digest_of_objects(listed)
 
-    def _mark(self, counts: Counter[Compared], digest: str) -> None:
+    def _marked(self, counts: Counter[Compared], digest: str) -> CopyMarker:
+        """Writes the marker."""
         marker = CopyMarker(
             place=self.place,
             source_region=self.source_region,
@@ -364,6 +351,7 @@ class CopyAction:
         )
         with _failing(writing=True):
             write_marker(*self._target, self._root, marker)
+        return marker
 
     def _whole(self) -> CopyMarker | None:
         with _failing(writing=True):

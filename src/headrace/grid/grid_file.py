@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
-from headrace.catalog.aws_facts import why_no_bucket
+from headrace.catalog.aws_facts import ROLE_ARN, why_no_bucket
 from headrace.errors import JobInvalid
 from headrace.job.model.field_types import (
     AsList,
@@ -37,7 +37,6 @@ BASE = "public.ecr.aws/docker/library/python:3.12-slim"
 """Docker's own image of Python, from AWS's registry, which needs no login."""
 
 _PLACE = re.compile(r"s3://(?P<bucket>[^/]+)(/[^*?$\s]*)?")
-_ROLE = re.compile(r"arn:aws[a-z-]*:iam::[0-9]{12}:role/[\w+=,.@/-]{1,512}", re.ASCII)
 
 
 def _place(value: object) -> str:
@@ -57,7 +56,7 @@ def _account(value: object) -> str:
 
 def _role(value: object) -> str:
     arn = text_of(value)
-    if not _ROLE.fullmatch(arn):
+    if not ROLE_ARN.fullmatch(arn):
         raise broken("must be the ARN of a role", hint="such as arn:aws:iam::123456789012:role/name")
     return arn
 

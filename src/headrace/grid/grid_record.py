@@ -212,6 +212,12 @@ class LineRecord(LineFacts, frozen=True):
         return self.attempts[-1] if self.attempts else None
 
     @property
+    def cause(self) -> Cause | None:
+        """Why the newest of its attempts that failed did; None of a line that has completed."""
+        causes = [each.cause for each in self.attempts if each.cause is not None]
+        return causes[-1] if causes and self.state is not LineState.COMPLETED else None
+
+    @property
     def region_now(self) -> str:
         """The region of its newest attempt; of a line that waits, that of its next one."""
         attempt = self.attempt

@@ -98,7 +98,6 @@ def line_result(line: LineRecord, figures: Callable[[AttemptRecord], RunFigures 
         if each.started is not None
     )
     ended = newest.ended if newest and line.state.over else None
-    failed = [each.cause for each in line.attempts if each.cause is not None]
     facts = {name: getattr(line, name) for name in LineFacts.__struct_fields__}
     if newest:
         facts |= {"job_name": newest.job_name, "engine": newest.engine, "region": newest.region}
@@ -113,7 +112,7 @@ def line_result(line: LineRecord, figures: Callable[[AttemptRecord], RunFigures 
         cost=_total_cost(line, found),
         metrics=found.metrics if found else {},
         recorded=found is not None,
-        cause=in_words(failed[-1]) if failed and line.state is not LineState.COMPLETED else None,
+        cause=in_words(line.cause) if line.cause is not None else None,
     )
 
 
@@ -137,9 +136,9 @@ def _total_cost(line: LineRecord, newest: RunFigures | None) -> float | None:
     return sum(known) if known else None
 
 
-def why(result: LineResult) -> str:
+def why(line: LineRecord | LineResult) -> str:
     """Returns why a line did not complete: what the grid has decided about it comes before what befell its run."""
-    return result.reason or (str(result.cause) if result.cause is not None else "")
+    return line.reason or str(line.cause or "")
 
 
 def told(result: LineResult) -> str:

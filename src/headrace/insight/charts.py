@@ -49,6 +49,7 @@ from headrace.insight.figures.columns import (
     Rows,
     Table,
 )
+from headrace.insight.figures.figure import FIGURES
 from headrace.insight.figures.loaders import without_warm_up
 from headrace.insight.run_report import Report
 from headrace.runs import Damage
@@ -274,20 +275,14 @@ def _queue(columns: Columns, grid: Grid) -> Iterator[Chart]:
 def cpu_by_group(columns: Columns, grid: Grid) -> Iterator[Chart]:
     """Yields how busy each group's CPU cores were."""
     lines = [ranged(CPU, group, group, hosts, grid) for group, hosts in _groups(columns, "host").items()]
-    formula = (
-        "100 * CPU seconds of all processes of the group's hosts / (seconds * cores that they may use); "
-        "range: over hosts and seconds"
-    )
+    formula = f"{FIGURES['cpu'].formula}; range: over hosts and seconds"
     yield from chart_of("cpu", "CPU by group", "%", formula, lines)
 
 
 def gpu_by_group(columns: Columns, grid: Grid) -> Iterator[Chart]:
     """Yields how busy each group's GPUs were."""
     lines = [ranged(GPU_USE, group, group, gpus, grid) for group, gpus in _groups(columns, "gpu").items()]
-    formula = (
-        "mean over the group's GPUs and seconds of NVML's utilisation (share of time in which a kernel ran); "
-        "range: over GPUs and seconds"
-    )
+    formula = f"{FIGURES['gpu_use'].formula}; range: over GPUs and seconds"
     yield from chart_of("gpu", "GPU by group", "%", formula, lines)
 
 
@@ -295,8 +290,8 @@ def _gpu_memory(columns: Columns, grid: Grid) -> Iterator[Chart]:
     formula = "memory in use on the group's GPUs, mean over the seconds, added over hosts"
     in_use = GPU_MEMORY._replace(under="one", scale=1)
     yield from chart_of("gpu_memory", "GPU memory", "bytes", formula, _sums(columns, grid, "gpu", in_use))
-    formula = "power of the group's GPUs, mean over the seconds, added over hosts"
-    yield from chart_of("gpu_power", "GPU power", "W", formula, _sums(columns, grid, "gpu", GPU_POWER))
+    power = FIGURES["gpu_power"].formula
+    yield from chart_of("gpu_power", "GPU power", "W", power, _sums(columns, grid, "gpu", GPU_POWER))
 
 
 def _sums(columns: Columns, grid: Grid, kind: str, quantity: Quantity, name: str = "{}") -> Iterator[Line]:
@@ -340,8 +335,7 @@ def _services(columns: Columns, grid: Grid) -> Iterator[Chart]:
         line_of(f"{group}: {role}", group, _added(CORES_BUSY, servers, grid))
         for (group, role), servers in parts.items()
     ]
-    formula = "CPU seconds of the servers / seconds, added over them"
-    yield from chart_of("services", "tf.data.service: CPUs busy", "CPUs", formula, lines)
+    yield from chart_of("services", "tf.data.service: CPUs busy", "CPUs", FIGURES["cores_busy"].formula, lines)
 
 
 def _memory(columns: Columns, grid: Grid) -> Iterator[Chart]:

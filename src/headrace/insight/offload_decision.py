@@ -17,12 +17,11 @@ from enum import Enum
 
 import msgspec
 
-from headrace.insight.evidence import NOT_BOUND_SHARE, WORTH
+from headrace.insight.evidence import CPU_BUSY, NOT_BOUND_SHARE, WORTH
 from headrace.insight.performance_model import Pool, Workload, exactly, fewest_executors, predict, rate
 
 HEADROOM = 1.10
 PROCESSES_PER_CORE = 8
-BUSY = 0.9
 HYBRID = 0.2
 """From this share of the work on, local workers are worth keeping beside remote ones."""
 
@@ -180,7 +179,7 @@ def decide(case: Case, transfer: Transfer | None) -> OffloadDecision:
 def _not_worth_it(case: Case) -> OffloadDecision | None:
     stall = case.wait / case.step
     working = case.rows / case.step * (case.sample_cpu or 0.0) + case.trainer_cores if case.workers else 0.0
-    crowded = working >= BUSY * case.cores
+    crowded = working >= CPU_BUSY / 100 * case.cores
     if case.gain >= WORTH and (stall >= NOT_BOUND_SHARE or crowded):
         return None
     if stall < NOT_BOUND_SHARE:

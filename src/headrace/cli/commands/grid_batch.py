@@ -269,10 +269,10 @@ def copy(bundle: str) -> int:
         with Interrupts() as interrupts:
             interrupts.on_signal = stop.set
             for copy in read_bundled_grid(bundle).copies:
-                done = make_copy(copy, stop, lambda _: None)
+                marker, copied, cost = make_copy(copy, stop)
                 click.echo(
-                    f"{copy.place} is in {copy.region}: {done.objects} objects, {done.bytes / 1e9:.4g} GB, "
-                    f"{done.bytes_copied / 1e9:.4g} GB copied now, {amount(done.cost)} {CURRENCY}: {done.target}"
+                    f"{copy.place} is in {copy.region}: {marker.objects} objects, {marker.bytes / 1e9:.4g} GB, "
+                    f"{copied / 1e9:.4g} GB copied now, {amount(cost)} {CURRENCY}: {copy.target}"
                 )
     except HeadraceError as error:
         failed = failed_by(error)

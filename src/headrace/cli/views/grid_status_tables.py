@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from headrace.catalog.prices import CURRENCY
 from headrace.cli.views.terminal import Terminal, visible
 from headrace.grid.grid_record import CopyRecord, CopyState, GridRecord, LineRecord, LineState, Note
-from headrace.grid.grid_report import counted
+from headrace.grid.grid_report import counted, why
 from headrace.grid.read_report import FOREIGN
 from headrace.insight.billing import amount
 from headrace.insight.render.document import Document, Heading, Sentence, document, notes, section, sentences, table
@@ -94,8 +94,8 @@ def line_text(line: LineRecord) -> str:
         where = f" in {attempt.region}" if attempt.region else ""
         number = f" (attempt {attempt.number})" if attempt.number > 1 else ""
         words.append(f"{attempt.run_id or attempt.job_name}{where}{number}")
-    if why := why_text(line):
-        words.append(why)
+    if (standing := _standing(line)) and (line.rungs or line.state not in (LineState.STARTING, LineState.RUNNING)):
+        words.append(standing)
     if line.state is LineState.WAITING and line.not_before:
         wait = max(0.0, line.not_before - time.time())
         words.append(f"again in {wait:.0f} s" + (f" in {line.region}" if line.region else ""))
@@ -120,13 +120,11 @@ def whole_text(grid: GridRecord, cost: float) -> str:
     return f"{grid.name}: {counted(len(grid.lines))}, {', '.join(parts)}; {amount(cost)} {CURRENCY}{so_far}"
 
 
-def why_text(line: LineRecord) -> str:
-    """Returns how a line that runs stood last, or why one is not completed: what the grid has decided about it comes
-    before what befell its run."""
-    attempt = line.attempt
+def _standing(line: LineRecord) -> str:
+    """Returns how a line that runs stood last, or why one has not completed."""
     if line.state is LineState.RUNNING and line.rungs:
         return str(line.early_stop or line.rungs[-1])
-    return line.reason or (str(attempt.cause) if attempt is not None and attempt.cause is not None else "")
+    return why(line)
 
 
 _ORDER = (
@@ -180,7 +178,7 @@ def _line(line: LineRecord) -> tuple[str, ...]:
     run = "" if attempt is None else attempt.run_id or attempt.job_name
     tried, cost = (str(len(line.attempts)), amount(line.cost)) if line.attempts else ("", "")
     where = line.region_now or MISSING
-    return line.written, line.state.value, where, line.engine, tried, run, cost, why_text(line)
+    return line.written, line.state.value, where, line.engine, tried, run, cost, _standing(line)
 
 
 def end_document(grid: GridRecord, dropped: Collection[str] = ()) -> Document:

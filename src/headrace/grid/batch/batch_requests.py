@@ -19,7 +19,6 @@ objects. The *execution role* pulls the image and writes the child's log.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +27,7 @@ from typing import Any
 import jinja2
 
 from headrace.catalog import aws_facts as actions
-from headrace.catalog.aws_facts import partition_of, registry_of
+from headrace.catalog.aws_facts import ROLE_ARN, partition_of, registry_of
 from headrace.cloud.image_files import DOCKERFILE
 from headrace.cloud.role_template import ECR_IMAGE, allow, give_role, role_resource, roles_template
 from headrace.cloud.stacks import Document, StackTemplate
@@ -40,7 +39,6 @@ from headrace.job.model.field_types import cut_name
 
 REPOSITORY = "headrace-grid"
 """Of the image, in ECR."""
-_ROLE = re.compile(r"arn:[a-z-]+:iam::(?P<account>[0-9]{12}):role/")
 _LONGEST_BEGINNING = 36
 """What every name of a grid's training jobs begins with is not longer: names are cut where they would be too long."""
 _LONGEST_ROLE = 40
@@ -142,7 +140,7 @@ def batch_names(
 
 def _account(planned: Sequence[SageMakerJob]) -> str:
     """Returns the account of the jobs' role: a service takes no role of another one."""
-    found = {match["account"] for each in planned if (match := _ROLE.match(each.job.role or ""))}
+    found = {match["account"] for each in planned if (match := ROLE_ARN.fullmatch(each.job.role or ""))}
     if len(found) != 1:
         seen = ", ".join(sorted(found)) or "none"
         hint = "batch: {account: '123456789012'}"

@@ -26,7 +26,7 @@ import io
 import json
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -40,7 +40,7 @@ from headrace.engines.sagemaker.sagemaker_job import SageMakerJob, plan_sagemake
 from headrace.errors import JobInvalid, Problem, UsageError
 from headrace.grid.controller.line_jobs import CODE, LineJobs
 from headrace.grid.copied_object import OBJECTS, CopyFailed, CopyFailure, read_marker
-from headrace.grid.copy_action import CopyProgress, CopyResult, access_in, plan_copy, plan_grid_copy
+from headrace.grid.copy_action import CopyResult, access_in, plan_copy, plan_grid_copy
 from headrace.grid.grid_record import LineRecord
 from headrace.grid.line import REGION, SAGEMAKER, Line, engine_of
 from headrace.grid.load_grid import Grid
@@ -256,13 +256,12 @@ def copies_in(copies: Sequence[FrozenCopy], region: str) -> dict[str, str]:
     return {copy.place: copy.target for copy in copies if copy.region == region}
 
 
-def make_copy(copy: FrozenCopy, stop: threading.Event, progress: Callable[[CopyProgress], object]) -> CopyResult:
+def make_copy(copy: FrozenCopy, stop: threading.Event) -> CopyResult:
     """Makes a copy, or finds it whole. What an earlier call has copied is not copied again.
 
     Args:
         copy: of a bundle.
         stop: ends it; what is there stays.
-        progress: told of it.
 
     Raises:
         CopyFailed: it is not whole.
@@ -275,7 +274,7 @@ def make_copy(copy: FrozenCopy, stop: threading.Event, progress: Callable[[CopyP
             hint = "submit the grid again: its lines read a copy of what is there now"
             message = f"{copy.place} has changed since the grid was exported"
             raise CopyFailed(CopyFailure.SOURCE_CHANGED, message, hint)
-        return action.run(stop, progress)
+        return action.run(stop)
 
 
 def copies_read_by(grid: FrozenGrid, line: FrozenLine, job: Mapping[str, object]) -> Iterator[FrozenCopy]:

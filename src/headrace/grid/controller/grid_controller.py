@@ -97,7 +97,7 @@ class GridCopying:
                     self._note(replace(there, bytes_done=news.bytes_done))
 
             result = action.run(self._stop, progress)
-        return replace(there, state=CopyState.DONE, bytes_done=result.bytes, ended=time.time(), cost=result.cost)
+        return replace(there, state=CopyState.DONE, bytes_done=action.bytes, ended=time.time(), cost=result.cost)
 
     def _note(self, record: CopyRecord) -> None:
         self.journal.copied(record)

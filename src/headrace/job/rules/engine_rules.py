@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from pydantic import BaseModel
 
-from headrace.catalog.aws_facts import why_no_bucket
+from headrace.catalog.aws_facts import ROLE_ARN, why_no_bucket
 from headrace.catalog.prices import DEFAULT_REGION
 from headrace.job.model import path_types
 from headrace.job.model.job_topology import Structure, each_group_alone, entry_points, module_to_run
@@ -233,7 +233,6 @@ def _members(job: Structure) -> Iterator[Path]:
 
 MOST_CHANNELS = 20
 OPTIONS = ("engines", "sagemaker")
-_ROLE = re.compile(r"arn:aws[a-z-]*:iam::[0-9]{12}:role/?[a-zA-Z0-9_+=,.@/-]+")
 _NAME = re.compile(r"[A-Za-z0-9_+=,.@-]{1,64}")  # of a role
 
 
@@ -242,7 +241,7 @@ def sagemaker_rules(job: Structure) -> Iterator[Finding]:
     yield from _sagemaker_program(job)
     yield from _channels(job)
     yield from _capacity(job)
-    if job.role and not _ROLE.fullmatch(job.role):  # the service takes a role by its ARN only
+    if job.role and not ROLE_ARN.fullmatch(job.role):  # the service takes a role by its ARN only
         account = "arn:aws:iam::123456789012:role/training"
         asks = f"; `aws iam get-role --role-name {job.role} --query Role.Arn` prints it"
         hint = f"e.g. {account}{asks if _NAME.fullmatch(job.role) else ''}"
