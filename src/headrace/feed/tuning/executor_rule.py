@@ -1,46 +1,36 @@
 """How many executors a loader should have: figures go in, a number and what it is based on come out. No clock, no I/O.
 
-There is one stage whose cost is measured, so the number is computed first and verified then:
+There is one stage whose cost is measured, so the number is computed first and verified then, a window at a time:
 
-* wanted = ceil(1.15 * seconds of work a batch / seconds of the trainer's own a step), by medians over two seconds;
-* the number is set to that, at most four times the number before; where the trainer still waits, one more is tried;
-* more are kept only if the stall fell by 2 points or the throughput rose by 3 %, over two windows. Otherwise the number
-  is what it was before, and the level that failed is held off: for 15 s, and twice as long each time it fails again.
-  Of a jump that failed, half is tried next;
-* none is added where the host is saturated: its cores are busy, and a slice takes 1.3 times as long as it would if it
-  never had to wait for one;
-* when more than one has been idle for 30 s, some go: down to what is wanted, and at most half of the idle ones at a
-  time. They come back if the trainer waits for that;
-* what the machine has is never passed: cores (more where a slice mostly waits for a disk or a network), memory of the
-  control group or the machine, a budget. When memory becomes scarce, executors go at once.
+* needed = seconds of work a batch / seconds of the trainer's own a step; wanted is that and a margin;
+* where the trainer waits, wanted is tried, one more at least and four times as many at most. In the window behind the
+  change the trainer must wait, or take, a fiftieth of a step less for each batch, else the number is what it was
+  before, and half of the jump is tried next;
+* what has been too many for a while goes, down to what is wanted. It comes back if the trainer waits for that;
+* what failed is not tried again for a while, twice as long each time, until the load is another one;
+* none is added while executors wait for a core much of their time, or above what the machine has: cores (more where a
+  slice mostly waits for a disk or a network), memory of the control group or the machine, a budget. When memory becomes
+  scarce, executors go at once.
 """
 
 from __future__ import annotations
 
-import collections
 import math
-import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, SupportsIndex
 
 from headrace.control_group import usable_cores
 from headrace.feed_metrics import Because
 
-HEADROOM = 1.15
-WINDOW_SECONDS = 2.0
-SETTLE_SECONDS = 1.0  # after a change, in which batches of before are still handed over
-STALL = 0.02  # share of the time that a trainer may wait
-LESS_STALL, MORE_RATE, WORSE_RATE = 0.02, 1.03, 0.85
-GROWTH = 4  # times as many, at most, in one change
+HEADROOM = 1.15  # a batch takes now more, now less: so many times as many as the means say
+STALL = 0.02  # share of its time that a trainer may wait, and by which more must help: about the noise of a window
+GROWTH = 4  # times as many, at most, in one change: the first windows know little
+PAUSE_SECONDS = 30.0  # too many for so long before some go, and until what failed is tried again: bursts and hiccups
+CONTENDED = 1.3  # times as long as without waits for a core: where work goes on and on, others get less by more of it
+OTHER_LOAD = 1.5  # so many times as many needed, or as few, and what failed may do good: above what noise does
 HOST_STALL, LINK_BUSY = 0.01, 0.8  # below and above, no host is added
-CONTENDED = 1.3  # times as long as without waits for a core
-SATURATED = 0.95  # share of the cores that are busy
-MOST_A_CORE = 8  # executors that mostly wait
-IDLE_SECONDS = 30.0
-HOLD_SECONDS, MOST_HOLD_SECONDS = 15.0, 960.0
-OTHER_LOAD = 1.5  # so many times as much, or as little, and what was learned of other numbers does not hold any more
-KEPT_FREE, SCARCE = 0.10, 0.05  # shares of the memory: left when executors are added, and with less some must go
+MOST_A_CORE = 8  # executors that mostly wait, as the documentation promises
+KEPT_FREE = 0.1  # share of the memory, as it promises; where half of that is left, some must go
 
 
 @dataclass(frozen=True)
@@ -49,7 +39,6 @@ class Host:
 
     Attributes:
         cores: that may be used.
-        busy: share of them that is in use, 0 to 1.
         executor_bytes: proportional set size of one executor; 0 while it is not known.
         free: memory that the control group, or the machine, has left.
         memory: all that it may use; 0 when it is not known.
@@ -58,7 +47,6 @@ class Host:
     """
 
     cores: int
-    busy: float = 0.0
     executor_bytes: int = 0
     free: int = 0
     memory: int = 0
@@ -66,33 +54,57 @@ class Host:
     trainer: float = 0.0
 
 
-@dataclass(frozen=True)
-class Sample:
-    """What was measured in about half a second: at least one step, and one slice.
+class Window(NamedTuple):
+    """Sums of a training loop, and of what its executors made, over a while.
 
     Attributes:
-        now: its end, monotonic seconds.
-        executors: those that serve.
-        steps: that ended.
-        step: seconds of them, waits included: the time that counts. A pause of the training is in no step.
+        executors: those that served all the time; 0 if their number has changed.
+        steps, samples, bytes: of the steps that ended.
+        step: seconds of these, waits included: the time that counts. A pause of the training is in no step.
         wait: seconds of them in which `next()` waited for a batch that was not there.
-        work: executor seconds that a batch takes.
-        cpu: CPU seconds that a batch takes.
+        rows: that the executors made.
+        work: executor seconds that these took.
+        cpu: CPU seconds, likewise.
         delayed: seconds of `work` in which the executor could have run and had no core.
-        produced: executor seconds of the slices that ended.
-        host: see `Host`.
     """
 
-    now: float
-    executors: int
-    steps: int
-    step: float
-    wait: float
-    work: float
-    cpu: float
-    delayed: float
-    produced: float
-    host: Host
+    executors: int = 0
+    steps: float = 0.0
+    step: float = 0.0
+    wait: float = 0.0
+    samples: float = 0.0
+    bytes: float = 0.0
+    rows: float = 0.0
+    work: float = 0.0
+    cpu: float = 0.0
+    delayed: float = 0.0
+
+    def plus(self, other: Window, times: int = 1) -> Window:
+        """Returns the sums of both together, or with -1 their difference."""
+        executors = self.executors if self.executors == other.executors else 0
+        return Window(executors, *(one + times * more for one, more in zip(self[1:], other[1:], strict=True)))
+
+    @property
+    def needed(self) -> float:
+        """Executors that would be busy all the time if the trainer never waited."""
+        batches = self.rows * self.steps / self.samples if self.samples else self.steps  # that the executors made
+        return self.work / batches / max((self.step - self.wait) / self.steps, 1e-6)
+
+    @property
+    def stall(self) -> float:
+        """Share of its time that the trainer waits."""
+        return min(1.0, self.wait / self.step)
+
+    @property
+    def a_core(self) -> float:
+        """Executors that keep a core busy: more than one where they wait for a disk or a network."""
+        return max(1.0, (self.work - self.delayed) / self.cpu) if self.cpu else 1.0
+
+    def gain(self, before: Window) -> float:
+        """Returns how much less the trainer waits for a batch than before, or takes for a step, in steps of before."""
+        waits = before.wait / before.steps - self.wait / self.steps
+        steps = before.step / before.steps - self.step / self.steps
+        return max(waits, steps) * before.steps / before.step
 
 
 @dataclass(frozen=True)
@@ -131,38 +143,16 @@ class Choice(NamedTuple):
     figures: str = ""
 
 
-class _Load(NamedTuple):
-    """A window: the stall as a share, steps a second, and medians: seconds a step and batch, idle executors."""
+@dataclass
+class _Failed:
+    """A number that failed: it is not tried again until some monotonic time, and after the next failure for longer."""
 
-    stall: float
-    rate: float
-    own: float
-    work: float
-    cpu: float
-    delayed: float
-    idle: float
-    busy: float
-    trainer: float
+    level: int = 0
+    until: float = 0.0
+    pause: float = PAUSE_SECONDS
 
-    @property
-    def needed(self) -> float:
-        """Executors that would be busy all the time if the trainer never waited."""
-        return self.work / max(self.own, 1e-6)
-
-    @property
-    def saturated(self) -> bool:
-        return self.busy > SATURATED and self.work > CONTENDED * (self.work - self.delayed)
-
-    def differs(self, other: _Load) -> bool:
-        """Whether a batch costs other CPU time, or the trainer another time, than before."""
-        return _times(self.cpu, other.cpu) > OTHER_LOAD or _times(self.own, other.own) > OTHER_LOAD
-
-
-class _Trial(NamedTuple):
-    """A change that is not kept yet: how many there were before, and how that was."""
-
-    before: int
-    load: _Load
+    def add(self, level: int, now: float) -> None:
+        self.level, self.until, self.pause = level, now + self.pause, 2 * self.pause
 
 
 class ExecutorRule:
@@ -178,177 +168,93 @@ class ExecutorRule:
     def __init__(self, limits: Auto) -> None:
         self.choice = Choice(1, Because.STARTED)
         self._limits = limits
-        self._samples: collections.deque[Sample] = collections.deque()
-        self._settled: float | None = None  # since when the number is what it should be
-        self._trial: _Trial | None = None
-        self._usual: _Load | None = None  # the load for which the holds were learned
-        self._unusual = 0.0  # seconds for which it has been another one
-        self._idle = 0.0  # seconds for which more than one executor was idle
-        self._holds: dict[int, tuple[float, float]] = {}  # of a level: until when, and how long that was
+        self._settled = False  # a window has passed since the number is what it should be
+        self._trial: tuple[int, Window] | None = None  # how many there were before, and how that was
+        self._surplus = 0.0  # seconds for which there have been too many
+        self._too_few, self._too_many, self._needed = _Failed(), _Failed(), 0.0  # and the load for which they failed
 
-    def take(self, sample: Sample) -> Choice:
-        """Returns how many executors there should be now that this was measured."""
-        executors = self.choice.executors
-        allowed = self._room(sample)
-        if executors > allowed.executors:
-            self._fail(executors, sample.now)
-            self._change(allowed, None)
+    def take(self, window: Window, host: Host, now: float) -> Choice:
+        """Returns how many executors there should be.
+
+        Args:
+            window: what was measured since the last call.
+            host: what the machine has.
+            now: monotonic seconds.
+        """
+        executors, allowed = self.choice.executors, self._allowed(host, MOST_A_CORE)
+        settled, self._settled = self._settled, window.executors in (0, executors)
+        if allowed.executors < executors:
+            self._too_many.add(executors, now)
+            return self._change(allowed)
+        if not settled or window.executors != executors:  # some start, or were killed
             return self.choice
-        if sample.executors != executors:  # some start, or were killed: what all of them did before still counts
-            self._settled, self._idle = None, 0.0
-            return self.choice
-        if self._settled is None:
-            self._settled = sample.now + SETTLE_SECONDS
-        if sample.now - sample.step < self._settled:
-            return self.choice
-        self._samples.append(sample)
-        covered = sum(each.step for each in self._samples)
-        if covered < WINDOW_SECONDS:
-            return self.choice
-        load = _load(self._samples)
+        because = Because.ENOUGH
         if self._trial is not None:
-            over = covered >= 2 * WINDOW_SECONDS
-            if over or (executors > self._trial.before and load.rate < WORSE_RATE * self._trial.load.rate):
-                self._end_trial(self._trial, load, sample.now)
-            return self.choice
-        while covered - self._samples[0].step >= WINDOW_SECONDS:
-            covered -= self._samples.popleft().step
-        self._judge(load, sample)
+            (before, earlier), self._trial = self._trial, None
+            grown, gain = executors > before, window.gain(earlier)
+            if gain < STALL if grown else gain <= -STALL:
+                (self._too_many if grown else self._too_few).add(executors, now)
+                self._needed = earlier.needed
+                return self._change(Choice(before, Because.NO_HELP if grown else Because.NEEDED))
+            if grown:
+                self._too_few.add(before, now)
+            because, self._needed = Because.HELPED if grown else Because.IDLE, window.needed
+        elif not 1 / OTHER_LOAD < min(window.needed, allowed.executors) / (self._needed or window.needed) < OTHER_LOAD:
+            self._too_few, self._too_many, self._needed = _Failed(), _Failed(), 0.0
+        wanted = math.ceil(HEADROOM * window.needed)
+        if window.stall >= STALL:
+            return self._grow(window, wanted, host, now)
+        self.choice = Choice(executors, because)
+        self._surplus = self._surplus + window.step if executors - window.needed > 1 and wanted < executors else 0.0
+        fewer = max(wanted, self._too_few.level + 1 if now < self._too_few.until else 1)
+        if self._surplus >= PAUSE_SECONDS and fewer < executors:
+            self._change(Choice(fewer, Because.IDLE), window)
         return self.choice
 
-    def _judge(self, load: _Load, sample: Sample) -> None:
-        """Nothing is on trial: decides whether another number is to be tried."""
-        self._learn(load, sample.step)
-        executors, wanted = self.choice.executors, math.ceil(HEADROOM * load.needed)
-        if load.stall >= STALL:
-            self._idle = 0.0
-            self._grow(load, wanted, sample)
-            return
-        if self.choice.because not in (Because.MEMORY, Because.BUDGET, Because.IDLE):
-            self.choice = Choice(executors, Because.ENOUGH)
-        self._idle = self._idle + sample.step if load.idle > 1 and wanted < executors else 0.0
-        if self._idle >= IDLE_SECONDS:
-            fewer = max(wanted, executors - math.ceil(load.idle / 2), 1)
-            if not self._held(fewer, sample.now):
-                self._change(Choice(fewer, Because.IDLE), load)
-
-    def _learn(self, load: _Load, seconds: float) -> None:
-        """What failed under another load may do good under this one, if it lasts."""
-        self._usual = self._usual or load
-        self._unusual = self._unusual + seconds if load.differs(self._usual) else 0.0
-        if self._unusual >= 2 * WINDOW_SECONDS:
-            self._holds.clear()
-            self._usual, self._unusual = load, 0.0
-
-    def _grow(self, load: _Load, wanted: int, sample: Sample) -> None:
-        executors, allowed = self.choice.executors, self._room(sample, load)
+    def _grow(self, window: Window, wanted: int, host: Host, now: float) -> Choice:
+        executors, allowed = self.choice.executors, self._allowed(host, window.a_core)
+        self._surplus = 0.0
+        more = min(max(wanted, math.ceil(HEADROOM * executors)), GROWTH * executors, allowed.executors)
+        if now < self._too_many.until and more >= self._too_many.level:
+            more = (executors + self._too_many.level) // 2
         if executors >= allowed.executors:
-            self.choice = Choice(executors, allowed.because, allowed.figures)
-            return
-        if load.saturated:
-            self.choice = Choice(executors, Because.SATURATED, _users(load, sample.host.cores))
-            return
-        more = min(max(wanted, executors + 1), GROWTH * executors, allowed.executors)
-        while more > executors and self._held(more, sample.now):
-            more = executors + (more - executors) // 2
-        if more == executors:
+            self.choice = allowed._replace(executors=executors)
+        elif window.work > CONTENDED * (window.work - window.delayed):
+            workers = window.cpu / window.step
+            figures = f"of {host.cores} cores the training process uses {host.trainer:.1f}, its workers {workers:.1f}"
+            self.choice = Choice(executors, Because.SATURATED, figures)
+        elif more <= executors:
             self.choice = Choice(executors, Because.HELD_OFF)
         else:
-            self._change(Choice(more, Because.STALLED), load)
+            self._change(Choice(more, Because.STALLED), window)
+        return self.choice
 
-    def _end_trial(self, trial: _Trial, load: _Load, now: float) -> None:
-        executors, before = self.choice.executors, trial.before
-        self._usual = load
-        if executors > before:
-            better = trial.load.stall - load.stall >= LESS_STALL or load.rate >= MORE_RATE * trial.load.rate
-            if better:
-                self._fail(before, now)  # so few were not enough
-                self._holds.pop(executors, None)
-                self._change(Choice(executors, Because.HELPED), None)
-                return
-            self._fail(executors, now)
-            self._change(Choice(before, Because.NO_HELP), None)
-            return
-        if load.stall - trial.load.stall >= LESS_STALL:  # a lower rate without it is the trainer's own
-            self._fail(executors, now)
-            self._change(Choice(before, Because.NEEDED), None)
-        else:
-            self._change(Choice(executors, Because.IDLE), None)
+    def _change(self, choice: Choice, on_trial: Window | None = None) -> Choice:
+        self._trial = (self.choice.executors, on_trial) if on_trial is not None else None
+        self.choice, self._settled, self._surplus = choice, False, 0.0
+        return choice
 
-    def _change(self, choice: Choice, on_trial: _Load | None) -> None:
-        trial = None if on_trial is None else _Trial(self.choice.executors, on_trial)
-        same = choice.executors == self.choice.executors
-        self.choice, self._trial = choice, trial
-        self._samples.clear()
-        self._idle = 0.0
-        self._settled = -math.inf if same and trial is None else None  # nothing has to settle
+    def _allowed(self, host: Host, a_core: float) -> Choice:
+        """Returns how many there may be, and what allows no more.
 
-    def _fail(self, level: int, now: float) -> None:
-        """A number did no good: it is not tried again for a while."""
-        _, length = self._holds.get(level, (0.0, HOLD_SECONDS / 2))
-        length = min(MOST_HOLD_SECONDS, 2 * length)
-        self._holds[level] = (now + length, length)
-
-    def _held(self, level: int, now: float) -> bool:
-        return now < self._holds.get(level, (0.0, 0.0))[0]
-
-    def _room(self, sample: Sample, load: _Load | None = None) -> Choice:
-        """Returns how many there may be, and what allows no more; without a load, how many there may stay."""
-        host, limits, now = sample.host, self._limits, self.choice.executors
-        cores = f"{host.cores} cores"
-        most = [Choice(MOST_A_CORE * host.cores, Because.CORES, cores)]
+        Args:
+            host: what the machine has.
+            a_core: how many keep a core busy.
+        """
+        limits, size, now = self._limits, host.executor_bytes, self.choice.executors
+        most = [Choice(int(host.cores * min(a_core, MOST_A_CORE)), Because.CORES, f"{host.cores} cores")]
         if limits.at_most is not None:
             most.append(Choice(limits.at_most, Because.AT_MOST, f"at_most={limits.at_most}"))
-        if load is not None:
-            alone = load.work - load.delayed
-            waits = alone / load.cpu if 0 < CONTENDED * load.cpu < alone else 1.0
-            most.append(Choice(int(host.cores * waits), Because.CORES, cores))
-        size = host.executor_bytes
-        left = f"a worker takes {size >> 20} MiB, {host.free >> 20} of {host.memory >> 20} MiB are free"
         if size and limits.memory is not None:
             most.append(Choice((limits.memory - host.slabs) // size, Because.BUDGET, f"memory={limits.memory}"))
         if size and host.memory:
-            most.append(Choice(int((1 - SCARCE) * host.memory - host.slabs) // size, Because.MEMORY, left))
-            if load is not None:
-                more = max(0, int(host.free - KEPT_FREE * host.memory)) // size
-                most.append(Choice(now + more, Because.MEMORY, left))
-            elif host.free < SCARCE * host.memory:
-                over = math.ceil((KEPT_FREE * host.memory - host.free) / size)
-                most.append(Choice(now - over, Because.MEMORY, left))
+            more = math.floor((host.free - KEPT_FREE * host.memory) / size)
+            if host.free >= KEPT_FREE * host.memory / 2:
+                more = max(0, more)
+            left = f"a worker takes {size >> 20} MiB, {host.free >> 20} of {host.memory >> 20} MiB are free"
+            most.append(Choice(now + more, Because.MEMORY, left))
         least = min(most, key=lambda choice: choice.executors)
         return least._replace(executors=max(1, least.executors))
-
-
-def _users(load: _Load, cores: int) -> str:
-    """Returns who has the cores."""
-    workers, used = load.cpu * load.rate, load.busy * cores
-    others = max(0.0, used - load.trainer - workers)
-    return (
-        f"{used:.1f} of {cores} cores are in use: {load.trainer:.1f} by the training process, {workers:.1f} by its "
-        f"workers, {others:.1f} by other programs"
-    )
-
-
-def _load(samples: Sequence[Sample]) -> _Load:
-    step, wait = sum(each.step for each in samples), sum(each.wait for each in samples)
-    steps = sum(each.steps for each in samples)
-    return _Load(
-        stall=wait / step if step else 0.0,
-        rate=steps / step if step else 0.0,
-        own=statistics.median((each.step - each.wait) / each.steps for each in samples),
-        work=statistics.median(each.work for each in samples),
-        cpu=statistics.median(each.cpu for each in samples),
-        delayed=statistics.median(each.delayed for each in samples),
-        idle=samples[-1].executors - (sum(each.produced for each in samples) / step if step else 0.0),
-        busy=statistics.median(each.host.busy for each in samples),
-        trainer=statistics.median(each.host.trainer for each in samples),
-    )
-
-
-def _times(one: float, other: float) -> float:
-    """How many times the larger is the smaller one; times below a millisecond are taken for one."""
-    low, high = sorted((max(one, 1e-3), max(other, 1e-3)))
-    return high / low
 
 
 def desired_hosts(needed: float, executors: float, hosts: int, stall: float, link: float) -> int:

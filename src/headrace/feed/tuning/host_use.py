@@ -1,14 +1,13 @@
-"""What a host has left for more executors: how busy its cores are, and how much memory is free.
+"""What a host has left for more executors: how long they had to wait for its cores, and how much memory is free.
 
-A control group may grant less than the machine has, so both are asked: a group that is throttled is busy, and memory
-that the kernel can take back at once (the cache of files) is free. How long executors had to wait for a core tells
-contention from waits for a disk or a network, which cost no core.
+A control group may grant less than the machine has, so both are asked, and memory that the kernel can take back at once
+(the cache of files) is free. How long executors could have run and did not, because others had the cores or their group
+was throttled, tells contention from waits for a disk or a network, which cost no core.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,7 +19,6 @@ from headrace.feed.tuning.executor_rule import Host
 
 MEMORY_SECONDS = 5.0  # the kernel walks a process's page tables to tell its proportional set size
 PROBED = 4  # executors whose size is looked at
-THROTTLED = 0.1  # share of a group's periods
 _NO_LIMIT = 1 << 60  # version 1 of control groups has a huge number for no limit
 
 
@@ -29,22 +27,19 @@ class HostUse:
 
     Args:
         groups: directories of the control groups that may limit the memory; None for this process's.
-        cpu_groups: likewise for CPU time.
     """
 
-    def __init__(self, groups: Iterable[Path] | None = None, cpu_groups: Iterable[Path] | None = None) -> None:
+    def __init__(self, groups: Iterable[Path] | None = None) -> None:
         self._groups = list(control_groups(controller="memory") if groups is None else groups)
-        self._cpu_groups = list(control_groups() if cpu_groups is None else cpu_groups)
         self._cores = usable_cores()
-        self._times = self._cpu_times()
         self._own = (time.monotonic(), time.process_time())
-        self._periods = [_periods(directory) for directory in self._cpu_groups]
         self._delays: dict[int, float] = {}
+        self._delayed = 0.0
         self._sized = 0.0
         self._size = self._free = self._memory = 0
 
     def look(self, pids: Iterable[int], slabs: int) -> Host:
-        """Returns what the host has now; how busy it and this process are since the last look.
+        """Returns what the host has now, and the cores that this process has used since the last look.
 
         Args:
             pids: of the executors.
@@ -57,30 +52,13 @@ class HostUse:
         before, self._own = self._own, (time.monotonic(), time.process_time())
         seconds, used = (now - then for now, then in zip(self._own, before, strict=True))
         trainer = used / max(seconds, 1e-6)
-        return Host(self._cores, self._busy(), self._size, self._free, self._memory, slabs, trainer)
+        return Host(self._cores, self._size, self._free, self._memory, slabs, trainer)
 
     def delayed(self, pids: Iterable[int]) -> float:
-        """Returns the seconds since the last call in which these processes could have run, and had no core."""
+        """Returns the seconds so far, from call to call, in which these processes could have run, and had no core."""
         before, self._delays = self._delays, {pid: run_delay(pid) for pid in pids}
-        return sum(now - before[pid] for pid, now in self._delays.items() if pid in before)
-
-    def _busy(self) -> float:
-        before, self._times = self._times, self._cpu_times()
-        idle, whole = (now - then for now, then in zip(self._times, before, strict=True))
-        periods, self._periods = self._periods, [_periods(directory) for directory in self._cpu_groups]
-        for (throttled_before, before_all), (throttled, all_of_them) in zip(periods, self._periods, strict=True):
-            if throttled - throttled_before > THROTTLED * max(1, all_of_them - before_all):
-                return 1.0
-        return min(1.0, max(0.0, 1.0 - idle / whole)) if whole > 0 else 0.0  # idle time is a sum of rounded times
-
-    @staticmethod
-    def _cpu_times() -> tuple[float, float]:
-        """Returns idle seconds and all seconds of the cores that this process may use."""
-        own = os.sched_getaffinity(0)
-        times = [each for core, each in enumerate(psutil.cpu_times(percpu=True)) if core in own]
-        idle = sum(each.idle + each.iowait for each in times)
-        # guest time is in user time already
-        return idle, sum(sum(each) - each.guest - each.guest_nice for each in times)
+        self._delayed += sum(now - before[pid] for pid, now in self._delays.items() if pid in before)
+        return self._delayed
 
 
 def memory_left(groups: Iterable[Path]) -> tuple[int, int]:
@@ -125,17 +103,8 @@ def _first(directory: Path, *names: str) -> int | None:
 
 def _cache(directory: Path) -> int:
     """Returns the bytes of files that the kernel can take back from a group."""
-    fields = _fields(directory / "memory.stat")
-    return fields.get("total_inactive_file", fields.get("inactive_file", 0))
-
-
-def _periods(directory: Path) -> tuple[int, int]:
-    """Returns in how many periods a group was throttled, and how many there were."""
-    fields = _fields(directory / "cpu.stat")
-    return fields.get("nr_throttled", 0), fields.get("nr_periods", 0)
-
-
-def _fields(path: Path) -> dict[str, int]:
     with contextlib.suppress(OSError, ValueError):
-        return {name: int(value) for name, value in (line.split() for line in path.read_text().splitlines())}
-    return {}
+        lines = (directory / "memory.stat").read_text().splitlines()
+        fields = {name: int(value) for name, value in (line.split() for line in lines)}
+        return fields.get("total_inactive_file", fields.get("inactive_file", 0))
+    return 0

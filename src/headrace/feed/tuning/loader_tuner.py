@@ -7,7 +7,6 @@ It is called in the training thread, between two steps, and does nothing but twi
 from __future__ import annotations
 
 import collections
-import dataclasses
 import logging
 import math
 import time
@@ -19,15 +18,16 @@ from typing import Any, NamedTuple
 from headrace.feed.client.local_pool import LocalPool
 from headrace.feed.client.policy import SessionStats
 from headrace.feed.client.session import Session
-from headrace.feed.metrics.step_meter import StepMeter, Totals
-from headrace.feed.tuning.executor_rule import Auto, Choice, ExecutorRule, Sample, desired_hosts
+from headrace.feed.metrics.step_meter import StepMeter
+from headrace.feed.tuning.executor_rule import Auto, Choice, ExecutorRule, Window, desired_hosts
 from headrace.feed.tuning.host_use import HostUse
 from headrace.feed.wire.remote_errors import warn_user
 from headrace.feed_metrics import Because
 
 _log = logging.getLogger(__name__)
 
-SAMPLE_SECONDS = 0.5
+SAMPLE_SECONDS = 0.5  # of one session: a pass may be over soon
+WINDOW_SECONDS = 2.0  # of steps, after which the number is judged: less is noise
 WARM_SECONDS = 0.2  # of a session, in which its workers start: not measured
 UNMEASURED = 10  # sessions in a row that were over before anything was measured, after which the user is told
 CHANGES = 64  # that are remembered
@@ -43,14 +43,6 @@ class Change(NamedTuple):
     executors: int
     because: Because
     figures: str
-
-
-class _Made(NamedTuple):
-    """What the workers have made: rows, and their seconds of work and of CPU time."""
-
-    rows: float
-    seconds: float
-    cpu: float
 
 
 class LoaderTuner:
@@ -82,7 +74,6 @@ class LoaderTuner:
         fixed_ahead: bool,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.auto = auto
         self._rule = ExecutorRule(auto) if auto is not None else None
         self._meter, self._stats, self._memory = meter, stats, memory
         self.ranks = 1
@@ -93,8 +84,8 @@ class LoaderTuner:
         self._session: weakref.ref[Session] | None = None
         self._warm = False  # whether the session has been at work for a while
         self._unmeasured = 0  # sessions in a row; negative: the user was told
-        self._totals, self._made, self._blocked = Totals(), _Made(0.0, 0.0, 0.0), 0.0
-        self._recent: collections.deque[tuple[float, float]] = collections.deque(maxlen=4)  # needed, and the stall
+        self._before = Window()  # sums when the sample under way began
+        self._window = Window()
         self.needed: float | None = None
         self.desired: int | None = None
         self.ahead = 0
@@ -133,44 +124,37 @@ class LoaderTuner:
         if now < self._due:
             return
         self._due = now + SAMPLE_SECONDS
+        before, sums = self._before, self._sums(session)
         if not self._warm:
-            self._warm = self._meter.totals.steps > self._totals.steps
-            self._restart(session)
+            self._warm, self._before = sums.steps > before.steps, sums
+            self._stats.latencies.clear()
             return
-        totals, made = dataclasses.replace(self._meter.totals), self._sums()
-        done = totals - self._totals
-        rows, seconds, cpu = (new - old for new, old in zip(made, self._made, strict=True))
-        if not done.steps or done.step <= 0 or rows <= 0:
+        sample = sums.plus(before, -1)
+        if not sample.steps or sample.step <= 0 or sample.rows <= 0:
             return
-        blocked = min(session.blocked - self._blocked, done.step)
-        self._totals, self._made, self._blocked = totals, made, session.blocked
-        a_batch = done.samples / done.steps / rows if done.samples else 1 / done.steps
-        self._weigh(session, done, blocked, seconds * a_batch)
-        self._look_ahead(session, done)
+        self._before, self._unmeasured = sums, min(0, self._unmeasured)
+        self._look_ahead(session, sample)
+        window = self._window = self._window.plus(sample) if self._window.steps else sample
+        if window.step < WINDOW_SECONDS:
+            return
+        self._window, self.needed = Window(), window.needed
+        link = self._count_hosts(session, window)
+        self._meter.demand(self.needed, self.desired, link)
         pool = session.worker_pool
-        if self._rule is None or not isinstance(pool, LocalPool):
+        if self._rule is None or self._host is None or not isinstance(pool, LocalPool):
             return
-        self._host = self._host or HostUse()
-        pids = pool.pids()
-        delayed = min(seconds, self._host.delayed(pids))
-        sample = Sample(
-            now, sum(session.serving), done.steps, done.step, blocked, seconds * a_batch, cpu * a_batch,
-            delayed * a_batch, seconds, self._host.look(pids, session.slab_bytes),
-        )  # fmt: skip
-        self._unmeasured = min(0, self._unmeasured)
-        before = self._rule.choice
-        choice = self._rule.take(sample)
+        executors = self._rule.choice.executors
+        choice = self._rule.take(window, self._host.look(pool.pids(), session.slab_bytes), now)
         pool.tuned(choice.because, choice.figures)
-        if choice.executors != before.executors:
-            self.changes.append(Change(now - self._begun, before.executors, *choice))
+        if choice.executors != executors:
+            self.changes.append(Change(now - self._begun, executors, *choice))
             pool.resize(choice.executors)
 
     def _begin(self, session: Session, now: float) -> None:
         """Another pass has other workers. What was measured with as many workers still counts."""
         self._session = weakref.ref(session)
         self._warm, self._due = False, now + WARM_SECONDS
-        session.ahead = self.ahead
-        self._restart(session)
+        self._before, session.ahead = self._sums(session), self.ahead
         if self._rule is None:
             return
         if self._unmeasured >= UNMEASURED:
@@ -183,37 +167,33 @@ class LoaderTuner:
         elif self._unmeasured >= 0:
             self._unmeasured += 1
 
-    def _restart(self, session: Session) -> None:
-        self._totals, self._made = dataclasses.replace(self._meter.totals), self._sums()
-        self._blocked = session.blocked
-        self._stats.latencies.clear()
+    def _sums(self, session: Session) -> Window:
+        totals, made, delayed, pool = self._meter.totals, list(self._stats.hosts.values()), 0.0, session.worker_pool
+        rows, work, cpu = (sum(each[name] for each in made) for name in ("rows", "seconds", "cpu_seconds"))
+        if self._rule is not None and isinstance(pool, LocalPool):
+            self._host = self._host or HostUse()
+            delayed = self._host.delayed(pool.pids())
+        return Window(
+            sum(session.serving), totals.steps, totals.step, session.blocked, totals.samples, totals.bytes, rows, work,
+            cpu, delayed,
+        )  # fmt: skip
 
-    def _sums(self) -> _Made:
-        made = list(self._stats.hosts.values())
-        return _Made(*(sum(each[name] for each in made) for name in ("rows", "seconds", "cpu_seconds")))
+    def _count_hosts(self, session: Session, window: Window) -> float | None:
+        """Works out how many hosts would do. Returns the share of the time that their links were busy."""
+        serving, pool = session.serving, session.worker_pool
+        if isinstance(pool, LocalPool) or not serving:
+            return None
+        names = {worker.name for worker in pool.workers() if worker.ready}
+        links = [made["link"] for name, made in self._stats.hosts.items() if name in names]
+        link, executors = sum(links) / max(1, len(links)), sum(serving) / len(serving)
+        self.desired = desired_hosts(window.needed * self.ranks, executors, pool.hosts, window.stall, link)
+        return link
 
-    def _weigh(self, session: Session, done: Totals, blocked: float, work: float) -> None:
-        """Works out what this rank needs, and how many hosts would do."""
-        own = max((done.step - blocked) / done.steps, 1e-6)
-        self._recent.append((work / own, blocked / done.step))
-        self.needed = sorted(needed for needed, _ in self._recent)[len(self._recent) // 2]
-        stall = sum(stall for _, stall in self._recent) / len(self._recent)
-        serving, link = session.serving, None
-        if not isinstance(session.worker_pool, LocalPool) and serving:
-            names = {worker.name for worker in session.worker_pool.workers() if worker.ready}
-            links = [made["link"] for name, made in self._stats.hosts.items() if name in names]
-            link = sum(links) / max(1, len(links))
-            self.desired = desired_hosts(
-                self.needed * self.ranks, sum(serving) / len(serving), session.worker_pool.hosts, stall, link
-            )
-        self._meter.demand(self.needed, self.desired, link)
-
-    def _look_ahead(self, session: Session, done: Totals) -> None:
+    def _look_ahead(self, session: Session, done: Window) -> None:
         """As many batches are on their way as the trainer takes while a slow slice is made, and one more."""
         latencies = sorted(self._stats.latencies)
         if self._fixed_ahead or self._rule is None or not latencies:
             return
         slow = latencies[math.ceil(0.99 * len(latencies)) - 1]
-        size = max(1, done.bytes // done.steps)
-        most = min(MOST_AHEAD, max(2, self._memory // AHEAD_SHARE // size))
+        most = min(MOST_AHEAD, max(2, int(self._memory / AHEAD_SHARE * done.steps / max(1, done.bytes))))
         self.ahead = session.ahead = min(most, math.ceil(slow * done.steps / done.step) + 1)
