@@ -5,7 +5,6 @@ What is proved by events: the worker has begun the next batch while the trainer 
 
 from __future__ import annotations
 
-import itertools
 import sys
 import threading
 import time
@@ -158,7 +157,7 @@ def test_what_waits_behind_a_slow_sample_is_made_by_a_host_that_has_nothing_to_d
     assert made[-1] >= 10 + 32 - 4, "two of the slow host, and what is handed over by nobody"
 
 
-@pytest.mark.parametrize(("factor", "workers"), [(1, 1), (2, 1), (1, 2), (3, 2), (5, 1)])
+@pytest.mark.parametrize(("factor", "workers"), [(1, 1), (3, 2)])
 def test_no_more_is_on_its_way_than_torch_has(factor: int, workers: int, log: Path) -> None:
     """The sampler runs in the trainer's process, so what it was asked for is known without a wait."""
     counts = []
@@ -229,7 +228,7 @@ def test_a_state_taken_between_two_batches_knows_nothing_of_what_was_asked_ahead
         for batch in batches:
             came.append(batch.tolist())
             states.append(loader.state_dict())
-        for step, state in itertools.islice(enumerate(states, 1), STEPS - 1):
+        for step, state in ((1, states[0]), (STEPS - 2, states[STEPS - 3])):
             other = ours(Repeated(STEPS * ROWS), **options)
             other.load_state_dict(state)
             assert [batch.tolist() for batch in other] == came[step:], (seed, step)

@@ -46,11 +46,10 @@ def test_an_error_type_that_cannot_be_made_again_is_told_by_name(loader_at: Call
         list(loader)
 
 
-@pytest.mark.parametrize("place", ["unix", "two tcp"])
 def test_an_error_in_the_factory_is_raised_and_the_next_attempt_is_a_fresh_one(
-    place: str, loader_at: Callable[..., DataLoader]
+    loader_at: Callable[..., DataLoader],
 ) -> None:
-    loader = loader_at(place, feed_data.broken_factory())
+    loader = loader_at("two tcp", feed_data.broken_factory())
     for _ in range(2):
         with pytest.raises(FileNotFoundError, match="no such data") as error:
             next(iter(loader))
@@ -80,7 +79,7 @@ def test_a_factory_that_makes_no_dataset_is_told_so(loader_at: Callable[..., Dat
 @pytest.mark.promise(
     "feed-errors", "an exception of the dataset is raised as its own type, with the worker's traceback"
 )
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", ["local", "unix"])
 def test_an_error_in_collate_fn_comes_with_its_traceback(place: str, loader_at: Callable[..., DataLoader]) -> None:
     with loader_at(place, feed_data.noise(), collate_fn=feed_data.raise_in_collate) as loader:
         with pytest.raises(ZeroDivisionError, match="collate") as error:
@@ -88,7 +87,7 @@ def test_an_error_in_collate_fn_comes_with_its_traceback(place: str, loader_at: 
         assert "raise_in_collate" in str(error.value)
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", ["local", "two tcp"])
 def test_a_value_that_cannot_travel_is_named_with_its_place(place: str, loader_at: Callable[..., DataLoader]) -> None:
     with (
         loader_at(place, feed_data.foreign(), collate_fn=feed_data.foreign_collate) as loader,
@@ -97,7 +96,7 @@ def test_a_value_that_cannot_travel_is_named_with_its_place(place: str, loader_a
         next(iter(loader))
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", ["local", "unix"])
 def test_uneven_samples_are_refused_in_torch_s_own_words(place: str, loader_at: Callable[..., DataLoader]) -> None:
     with pytest.raises(RuntimeError) as expected:
         list(torch.utils.data.DataLoader(feed_data.Uneven(), batch_size=8))
@@ -125,7 +124,7 @@ def test_a_sample_that_kills_workers_when_it_is_made_alone_is_named(
         assert len(list(batches)) == 10
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", ["local", "unix"])
 def test_a_sample_that_kills_one_worker_is_made_by_another(
     place: str, loader_at: Callable[..., DataLoader], tmp_path: Path
 ) -> None:
@@ -259,12 +258,13 @@ def test_a_collate_function_outside_the_job_s_code_is_not_called(pair: Pair) -> 
         next(iter(loader))
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", ["local", "unix"])
 def test_worker_init_fn_runs_once_in_every_worker_and_get_worker_info_works(
     place: str, loader_at: Callable[..., DataLoader]
 ) -> None:
     with loader_at(place, feed_data.info(), batch_size=None, worker_init_fn=feed_data.note_worker, verify=0) as loader:
         seen = set(loader)
+    assert seen
     assert seen <= {"0 0 2", "1 1 2"}
 
 

@@ -176,8 +176,9 @@ def test_it_goes_on_at_every_step_with_the_weights_that_its_schedule_says(until:
         with DataLoader(data, **OPTIONS) as loader:
             loader.load_state_dict(json.loads(text))
             assert loader.state_dict() == state
-            assert [flat(batch) for batch in loader] == bits[step:]
-            for epoch in epochs if step in (1, 4, 6) else []:
+            some = None if step in (1, 4, 6, len(states)) else 2
+            assert [flat(batch) for batch in itertools.islice(loader, some)] == bits[step:][:some]
+            for epoch in epochs if some is None else []:
                 assert [flat(batch) for batch in loader] == [flat(batch) for batch in epoch]
 
 
