@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.errors import FeedError
 from headrace.feed import DataLoader, prometheus, stack_arrays
+from headrace.feed.loader.stats import LoaderStats, figures
 from headrace.install_hint import install_hint
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -44,10 +45,10 @@ def test_a_loaders_figures_are_its_stats() -> None:
         label = (("loader", "mine"),)
         assert before["headrace_feed_steps_total", label] == 0
         stats = loader.stats()
-        assert prometheus.LOADER_FIGURES.keys() | {"hosts", "sources", "tuning"} == stats.keys()
+        assert figures(LoaderStats).keys() | {"hosts", "sources", "tuning"} == stats.keys()
         unknown = {name for name, value in stats.items() if value is None}
         assert unknown == {"needed_executors", "desired_workers", "tuning"}  # without workers
-        for name, (suffix, _) in prometheus.LOADER_FIGURES.items():
+        for name, (suffix, _) in figures(LoaderStats).items():
             if name in unknown:
                 assert (f"headrace_feed_{suffix}", label) not in after
                 continue

@@ -11,7 +11,7 @@ loader pays nothing. Importing this module without the library raises FeedError.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from threading import Thread
 from typing import TYPE_CHECKING
 from wsgiref.simple_server import WSGIServer
@@ -33,52 +33,6 @@ except ImportError as missing:
 
 if TYPE_CHECKING:
     from headrace.feed.loader.data_loader import DataLoader
-
-LOADER_FIGURES: dict[str, tuple[str, str]] = {
-    "steps": ("steps_total", "Steps that have ended."),
-    "samples": ("samples_total", "Samples of these steps."),
-    "bytes": ("bytes_total", "Bytes of the batches of these steps."),
-    "wait_seconds": ("wait_seconds_total", "Time that next() waited for batches."),
-    "step_seconds": ("step_seconds_total", "Time of the steps, waits included."),
-    "stall_fraction": ("stall_ratio", "wait_seconds / step_seconds since the start."),
-    "bytes_copied": ("copied_bytes_total", "Bytes copied to ordinary memory because every slab was in use."),
-    "retries": ("retries_total", "Slices that were asked for again."),
-    "workers_lost": ("workers_lost_total", "Workers that were lost."),
-    "duplicates_dropped": ("duplicates_dropped_total", "Answers that came a second time and were dropped."),
-    "worker_cpu_seconds": ("worker_cpu_seconds_total", "CPU time of the workers for this loader."),
-    "bytes_per_second": ("bytes_per_second", "Bytes a second, as stats() has it."),
-    "queue_depth": ("queue_depth", "Batches that are ready and wait for next()."),
-    "hedges": ("hedges_total", "Slices that a second worker was asked for because the first was slow."),
-    "hedges_won": ("hedges_won_total", "Hedges whose second worker answered first."),
-    "slices_verified": ("slices_verified_total", "Slices that were computed twice and compared."),
-    "purity_failures": ("purity_failures_total", "Compared slices that differed."),
-    "skipped": ("skipped_samples_total", "Samples left out under on_error='skip'."),
-    "tokens": ("tokens_total", "Tokens in the packed sequences that the trainer was given."),
-    "padding_fraction": ("padding_fraction", "Share of the positions of packed sequences that hold padding."),
-    "slices_timed_out": ("slices_timed_out_total", "Slices that took longer than slice_timeout."),
-    "cpu_seconds_per_gb": ("cpu_seconds_per_gigabyte", "CPU seconds on the trainer's side for a GB of batches."),
-    "worker_cpu_seconds_per_gb": ("worker_cpu_seconds_per_gigabyte", "CPU seconds of the workers for a GB of batches."),
-    "executors": ("executors", "Worker processes that make the loader's batches."),
-    "batches_ahead": ("batches_ahead", "Batches that may be on their way, as tuned; 0 without tuning."),
-    "needed_executors": ("needed_executors", "Worker processes that would be busy if the trainer never waited."),
-    "desired_workers": ("desired_workers", "Hosts of data workers that would do for all ranks."),
-}
-"""Names of the figures in `DataLoader.stats()`: name for Prometheus, behind ``headrace_feed_``, and help."""
-
-HOST_FIGURES: dict[str, tuple[str, str]] = {
-    "rows": ("host_rows_total", "Rows that the host's workers made."),
-    "seconds": ("host_work_seconds_total", "Time that the host's workers worked on them."),
-    "cpu_seconds": ("host_cpu_seconds_total", "Their CPU time."),
-    "rows_per_second": ("host_rows_per_second", "Rows a second of one worker's work."),
-}
-"""The same for ``stats()["hosts"]``."""
-
-SOURCE_FIGURES: dict[str, tuple[str, str]] = {
-    "samples": ("source_samples", "Samples of a source of a mixture, over all ranks; in lanes those of this rank."),
-    "passes": ("source_passes", "How often that is all its rows."),
-    "weight": ("source_weight", "Its share of the samples from here on."),
-}
-"""The same for ``stats()["sources"]``."""
 
 
 class LoaderCollector(Collector):
@@ -105,28 +59,21 @@ class LoaderCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Reads every loader's `stats()`."""
+        from headrace.feed.loader import stats as kinds  # a server, which has no loader, does without
+
         families: dict[str, Metric] = {}
         for loader in self._loaders:
-            stats = loader.stats()
-            for name, value in stats.items():
-                if isinstance(value, (int, float)):
-                    suffix, text = LOADER_FIGURES[name]
-                    _add(families, f"headrace_feed_{suffix}", text, value, {"loader": loader.name})
+            stats, label = loader.stats(), {"loader": loader.name}
+            _add_all(families, kinds.figures(kinds.LoaderStats), stats, label)
             if stats["tuning"] is not None:
                 text = "What the number of worker processes is based on: 1 for the label that holds."
                 for because in Because:
-                    labels = {"loader": loader.name, "because": because.value}
-                    holds = because is stats["tuning"]["because"]
+                    holds, labels = because is stats["tuning"]["because"], label | {"because": because.value}
                     _add(families, "headrace_feed_executors_because", text, float(holds), labels)
             for host, made in stats["hosts"].items():
-                for name, (suffix, text) in HOST_FIGURES.items():
-                    labels = {"loader": loader.name, "host": host}
-                    _add(families, f"headrace_feed_{suffix}", text, made[name], labels)  # type: ignore[literal-required]
+                _add_all(families, kinds.figures(kinds.HostStats), made, label | {"host": host})
             for source, taken in stats["sources"].items():
-                for name, (suffix, text) in SOURCE_FIGURES.items():
-                    labels = {"loader": loader.name, "source": source}
-                    if taken[name] is not None:  # type: ignore[literal-required]
-                        _add(families, f"headrace_feed_{suffix}", text, taken[name], labels)  # type: ignore[literal-required]
+                _add_all(families, kinds.figures(kinds.SourceStats), taken, label | {"source": source})
         yield from families.values()
 
 
@@ -182,6 +129,19 @@ class ServerCollector(Collector):
 
 def _clean(status: Status) -> Iterable[tuple[str, str]]:
     return ((name.replace("-", "_"), value) for name, value in status.numerics.items())
+
+
+def _add_all(
+    families: dict[str, Metric],
+    figures: Mapping[str, tuple[str, str]],
+    stats: Mapping[str, object],
+    label: dict[str, str],
+) -> None:
+    """Adds those of some figures that are known."""
+    for name, (suffix, text) in figures.items():
+        value = stats[name]
+        if isinstance(value, (int, float)):
+            _add(families, f"headrace_feed_{suffix}", text, value, label)
 
 
 def _add(families: dict[str, Metric], name: str, text: str, value: float, labels: dict[str, str]) -> None:

@@ -1,9 +1,12 @@
-"""What `DataLoader.stats()` returns: the meter's sums, the sessions' counters, and what follows from both."""
+"""What `DataLoader.stats()` returns: the meter's sums, the sessions' counters, and what follows from both.
+
+Each figure is declared once: its type, its name for Prometheus behind ``headrace_feed_``, and what it is (`figures`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypedDict
+from typing import Annotated, TypedDict, get_type_hints
 
 from headrace.feed.client.policy import SessionStats
 from headrace.feed.client.session import Session
@@ -19,10 +22,10 @@ GB = 1e9
 class HostStats(TypedDict):
     """One host, or one local worker: `seconds` are those its executors worked, and `rows_per_second` of them."""
 
-    rows: float
-    seconds: float
-    cpu_seconds: float
-    rows_per_second: float
+    rows: Annotated[float, "host_rows_total", "Rows that the host's workers made."]
+    seconds: Annotated[float, "host_work_seconds_total", "Time that the host's workers worked on them."]
+    cpu_seconds: Annotated[float, "host_cpu_seconds_total", "Their CPU time."]
+    rows_per_second: Annotated[float, "host_rows_per_second", "Rows a second of one worker's work."]
 
 
 class SourceStats(TypedDict):
@@ -35,9 +38,11 @@ class SourceStats(TypedDict):
         weight: its share from here on; None while no worker on another host has told it.
     """
 
-    samples: int
-    passes: float | None
-    weight: float | None
+    samples: Annotated[
+        int, "source_samples", "Samples of a source of a mixture, over all ranks; in lanes those of this rank."
+    ]
+    passes: Annotated[float | None, "source_passes", "How often that is all its rows."]
+    weight: Annotated[float | None, "source_weight", "Its share of the samples from here on."]
 
 
 class TuningStats(TypedDict):
@@ -52,36 +57,50 @@ class TuningStats(TypedDict):
 class LoaderStats(TypedDict):
     """Sums since the loader was made, and ratios of them. Times in seconds, sizes in bytes; GB are 10^9 bytes."""
 
-    steps: int
-    samples: int
-    bytes: int
-    wait_seconds: float
-    step_seconds: float
-    stall_fraction: float
-    bytes_per_second: float
-    queue_depth: int
-    bytes_copied: int
-    retries: int
-    workers_lost: int
-    duplicates_dropped: int
-    hedges: int
-    hedges_won: int
-    slices_verified: int
-    purity_failures: int
-    slices_timed_out: int
-    skipped: int
-    tokens: int
-    padding_fraction: float
-    cpu_seconds_per_gb: float
-    worker_cpu_seconds: float
-    worker_cpu_seconds_per_gb: float
+    steps: Annotated[int, "steps_total", "Steps that have ended."]
+    samples: Annotated[int, "samples_total", "Samples of these steps."]
+    bytes: Annotated[int, "bytes_total", "Bytes of the batches of these steps."]
+    wait_seconds: Annotated[float, "wait_seconds_total", "Time that next() waited for batches."]
+    step_seconds: Annotated[float, "step_seconds_total", "Time of the steps, waits included."]
+    stall_fraction: Annotated[float, "stall_ratio", "wait_seconds / step_seconds since the start."]
+    bytes_per_second: Annotated[float, "bytes_per_second", "Bytes a second, as stats() has it."]
+    queue_depth: Annotated[int, "queue_depth", "Batches that are ready and wait for next()."]
+    bytes_copied: Annotated[int, "copied_bytes_total", "Bytes copied to ordinary memory because every slab was in use."]
+    retries: Annotated[int, "retries_total", "Slices that were asked for again."]
+    workers_lost: Annotated[int, "workers_lost_total", "Workers that were lost."]
+    duplicates_dropped: Annotated[int, "duplicates_dropped_total", "Answers that came a second time and were dropped."]
+    hedges: Annotated[int, "hedges_total", "Slices that a second worker was asked for because the first was slow."]
+    hedges_won: Annotated[int, "hedges_won_total", "Hedges whose second worker answered first."]
+    slices_verified: Annotated[int, "slices_verified_total", "Slices that were computed twice and compared."]
+    purity_failures: Annotated[int, "purity_failures_total", "Compared slices that differed."]
+    slices_timed_out: Annotated[int, "slices_timed_out_total", "Slices that took longer than slice_timeout."]
+    skipped: Annotated[int, "skipped_samples_total", "Samples left out under on_error='skip'."]
+    tokens: Annotated[int, "tokens_total", "Tokens in the packed sequences that the trainer was given."]
+    padding_fraction: Annotated[
+        float, "padding_fraction", "Share of the positions of packed sequences that hold padding."
+    ]
+    cpu_seconds_per_gb: Annotated[
+        float, "cpu_seconds_per_gigabyte", "CPU seconds on the trainer's side for a GB of batches."
+    ]
+    worker_cpu_seconds: Annotated[float, "worker_cpu_seconds_total", "CPU time of the workers for this loader."]
+    worker_cpu_seconds_per_gb: Annotated[
+        float, "worker_cpu_seconds_per_gigabyte", "CPU seconds of the workers for a GB of batches."
+    ]
     hosts: dict[str, HostStats]
     sources: dict[str, SourceStats]
-    executors: int
-    batches_ahead: int
-    needed_executors: float | None
-    desired_workers: int | None
+    executors: Annotated[int, "executors", "Worker processes that make the loader's batches."]
+    batches_ahead: Annotated[int, "batches_ahead", "Batches that may be on their way, as tuned; 0 without tuning."]
+    needed_executors: Annotated[
+        float | None, "needed_executors", "Worker processes that would be busy if the trainer never waited."
+    ]
+    desired_workers: Annotated[int | None, "desired_workers", "Hosts of data workers that would do for all ranks."]
     tuning: TuningStats | None
+
+
+def figures(kind: type) -> dict[str, tuple[str, str]]:
+    """Returns the name for Prometheus and the help of each figure of `LoaderStats`, `HostStats` or `SourceStats`."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {name: hint.__metadata__ for name, hint in hints.items() if hasattr(hint, "__metadata__")}
 
 
 def loader_stats(
