@@ -28,7 +28,6 @@ from headrace.runs import (
 from headrace.runs.events import (
     DataWorkerLost,
     FeedReady,
-    HostLost,
     HostRegistered,
     HostReleased,
     HostStarted,
@@ -298,9 +297,3 @@ def _feed_log(host: str, begin: float, middle: float, *, last: bool) -> Iterable
     if last and middle < math.inf:
         yield middle, "e", "executor 7 (pid 5117) was killed by SIGKILL; starting another"
         yield middle + 1.2, "o", "executor 7 is ready again (pid 6204)"
-
-
-def lost_host(paths: RunPaths, t: float) -> None:
-    """Appends the loss of a data host."""
-    with paths.events("late").open("ab") as file:
-        file.write(_ENCODE(HostLost(t=t, group=DATA, host="algo-2", reason="silent for 10 s")) + b"\n")
