@@ -24,7 +24,7 @@ from headrace.feed.loader.supply import JOB_VARIABLE, job_of
 from headrace.feed.wire import messages
 from headrace.feed.worker.clients import ClientConnection, FairQueue, ServerRequest
 from headrace.feed.worker.send_buffers import Staging
-from headrace.feed.worker.work_queue import Plans
+from headrace.feed.worker.work_queue import enter_plan
 
 PIPELINE = PipelineNumber(1)
 
@@ -106,12 +106,20 @@ def test_memory_is_divided_among_jobs_and_none_holds_all_of_it() -> None:
 
 
 def test_only_ranks_of_one_job_must_have_the_same_plan() -> None:
-    plans = Plans()
-    opening = messages.Open(PIPELINE, "m:f", {}, "", "", True, "train", plan="a")
-    other = messages.Open(PIPELINE, "m:f", {}, "", "", True, "train", plan="b")
-    assert not plans.conflict(client_of("one", 0), opening)
-    assert not plans.conflict(client_of("two", 1), other)
-    assert "rank 1 and rank 0 have different plans" in plans.conflict(client_of("one", 1), other)
+    queue = FairQueue()
+
+    def conflict(job: str, rank: int, plan: str) -> str:
+        client = client_of(job, rank)
+        queue.enter(client, job)
+        opening = messages.Open(PIPELINE, "m:f", {}, "", "", True, "train", plan)
+        return enter_plan(client, opening, queue.clients[job])
+
+    assert not conflict("one", 0, "a")
+    assert not conflict("two", 1, "b")
+    assert not conflict("one", 0, "b"), "the same rank has made another loader of this name"
+    assert not conflict("one", 1, ""), "it does not say"
+    assert "rank 2 and rank 0 have different plans" in conflict("one", 2, "c")
+    assert not conflict("two", 0, "b")
 
 
 def test_ranks_find_the_same_name_of_their_job(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ RequestNumber = NewType("RequestNumber", int)
 """A request of one side of a connection; answers repeat it."""
 
 SlabNumber = NewType("SlabNumber", int)
-"""A slab of one client, or of a feed server (there staging slabs are negative towards executors); 0 for none."""
+"""A slab of one client, or of a feed server; 0 for none."""
 
 PipelineNumber = NewType("PipelineNumber", int)
 """A pipeline of one connection, or of a feed server."""

@@ -191,12 +191,15 @@ class SlabPool:
     Args:
         limit: bytes over all slabs. It is passed only for the batch that is next in line (`force`).
         pinning: page-locks the slabs that the user gets; None for ordinary memory.
+
+    Attributes:
+        numbers: those of the next slabs.
     """
 
     def __init__(self, limit: int, pinning: CudaPinning | None = None) -> None:
         self.limit = limit
         self._pinning = pinning
-        self._numbers = itertools.count(1)
+        self.numbers = map(SlabNumber, itertools.count(1))
         self._slabs: dict[SlabNumber, _PooledSlab] = {}
         self._free: list[SlabNumber] = []
         self._leased: dict[SlabNumber, Lease] = {}
@@ -271,7 +274,7 @@ class SlabPool:
 
     def adopt(self, slab: Slab) -> SlabNumber:
         """Takes over a slab that a worker made."""
-        number = SlabNumber(next(self._numbers))
+        number = next(self.numbers)
         self._slabs[number] = _PooledSlab(slab)
         return number
 

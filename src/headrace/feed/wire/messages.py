@@ -439,6 +439,7 @@ class SliceRequest(_Message, frozen=True):
         deadline: seconds after which the executor is taken for hung, 0 for none.
         draw: outputs of a lane that make the only batch, instead of samples by their keys.
         sums: feed server to executor: the answer comes with the sums of what is sent of it.
+        alone: feed server to executor: the rows are a block of their own, not a part of their batch's.
     """
 
     number: RequestNumber
@@ -454,6 +455,7 @@ class SliceRequest(_Message, frozen=True):
     deadline: float = 0.0
     draw: Draw | None = None
     sums: bool = False
+    alone: bool = False
 
 
 MAKE, MAKE_AND_SUM, SUM = 0, 1, 2

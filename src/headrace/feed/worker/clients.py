@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from headrace.errors import ProtocolError
+from headrace.feed.batch.slab import Slab
 from headrace.feed.identifiers import NO_SLAB, PipelineNumber, RequestNumber, SlabNumber
 from headrace.feed.wire import messages
 from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
@@ -40,6 +41,8 @@ class ClientConnection:
         deadline: monotonic time by which it must have proved itself.
         hello: its proof, None until then.
         job: which job it belongs to, as it said when it opened a pipeline.
+        plans: of its loaders, by name.
+        slabs: those that it has offered, by its own numbers, with the numbers that they have here.
     """
 
     channel: FramedConnection
@@ -50,6 +53,8 @@ class ClientConnection:
     hello: messages.Hello | None = None
     closed: bool = False
     job: str = ""
+    plans: dict[str, str] = field(default_factory=dict)
+    slabs: dict[SlabNumber, tuple[SlabNumber, Slab]] = field(default_factory=dict)
 
     @property
     def summed(self) -> bool:
@@ -139,7 +144,7 @@ class FairQueue:
 
     def __init__(self) -> None:
         self.jobs: dict[str, JobWork] = {}
-        self.clients: dict[str, set[ClientConnection]] = {}
+        self.clients: dict[str, list[ClientConnection]] = {}
         self._passed: list[tuple[int, int, int, ServerRequest]] = []
 
     def __len__(self) -> int:
@@ -209,14 +214,16 @@ class FairQueue:
         if len(job) > MAX_JOB or (known and job != client.job):
             raise ProtocolError(f"a client of job {client.job!r} opened a pipeline of job {job[:MAX_JOB]!r}")
         client.job = job
-        self.clients.setdefault(job, set()).add(client)
+        if not known:
+            self.clients.setdefault(job, []).append(client)
 
     def leave(self, client: ClientConnection) -> None:
         """A client is gone. With the last of its job, the job is forgotten."""
         self.take_out(lambda request: request.client is client)
-        others = self.clients.get(client.job, set())
-        others.discard(client)
-        if not others:
+        others = [other for other in self.clients.get(client.job, ()) if other is not client]
+        if others:
+            self.clients[client.job] = others
+        else:
             self.clients.pop(client.job, None)
             self.jobs.pop(client.job, None)
 

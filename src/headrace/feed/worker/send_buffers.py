@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
-
 from headrace.errors import ProtocolError
 from headrace.feed.batch.row_layout import decode_layout
 from headrace.feed.batch.slab import Slab, SlabPool
@@ -35,26 +33,6 @@ def check_request(request: messages.SliceRequest) -> None:
         raise ProtocolError(f"a request for batches of more than {MAX_PAYLOAD} bytes")
 
 
-def own_blocks(request: messages.SliceRequest) -> tuple[messages.BatchRows, ...]:
-    """Returns the batches of a request with rows that are a block of their own, not a part of their batch's."""
-    [batch, *others] = request.batches
-    if others or not request.layout:
-        return request.batches  # several are whole
-    rows, position = batch.last - batch.first, batch.position + batch.first
-    return (msgspec.structs.replace(batch, rows=rows, first=0, last=rows, position=position),)
-
-
-def failures_in_batch(request: messages.SliceRequest, done: messages.Done) -> tuple[messages.Failure, ...]:
-    """Returns the failures of a request for `own_blocks`, with the numbers that their rows have in their batches."""
-    if not request.layout:
-        return done.failures
-    return tuple(
-        msgspec.structs.replace(failure, row=failure.row + request.batches[failure.batch].first)
-        if failure.row >= 0 else failure
-        for failure in done.failures
-    )  # fmt: skip
-
-
 def made_bytes(request: messages.SliceRequest, done: messages.Done) -> int:
     """Returns the bytes of a slice; where its rows are not stacked, at most as many as its slab has."""
     if not done.layout:
@@ -63,7 +41,7 @@ def made_bytes(request: messages.SliceRequest, done: messages.Done) -> int:
 
 
 def _stacked_bytes(layout: bytes, request: messages.SliceRequest) -> int:
-    """Returns the bytes of a request's rows as `own_blocks`."""
+    """Returns the bytes of a request's rows as a block of their own."""
     decoded = decode_layout(layout)
     return sum(decoded.size(batch.last - batch.first) for batch in request.batches)
 
@@ -86,15 +64,19 @@ def payload_of(request: messages.SliceRequest, done: messages.Done, slab: Slab) 
 
 
 class Staging:
-    """See the module. Slabs are numbered from 1.
+    """See the module.
 
     Args:
         memory: limit, bytes.
         dropped: called with the number of a slab that is gone.
+
+    Attributes:
+        numbers: of its slabs, and of all others that executors are offered.
     """
 
     def __init__(self, memory: int, dropped: Callable[[SlabNumber], None]) -> None:
         self._pool = SlabPool(memory)
+        self.numbers = self._pool.numbers
         self._dropped = dropped
         self._owners: dict[SlabNumber, str] = {}  # jobs
         self._memory = memory

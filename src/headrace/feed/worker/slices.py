@@ -305,9 +305,9 @@ def _make_rows(built: Built, request: SliceRequest, target: _Target) -> Done:
     start = end = 0
     for number, batch in enumerate(request.batches):
         addresses = addresses_of(request, batch)
-        whole = expected is None or request.check == SUM  # the block holds these rows alone, not the batch
-        rows = len(addresses.keys) if whole else batch.rows
-        place = RowBlock(np.empty(0, np.uint8), rows, 0 if whole else batch.first)
+        alone = expected is None or request.check == SUM or request.alone
+        rows = len(addresses.keys) if alone else batch.rows
+        place = RowBlock(np.empty(0, np.uint8), rows, 0 if alone else batch.first)
 
         def block_of(own: Layout, place: RowBlock = place, start: int = start) -> RowBlock:
             size = max(1, own.size(place.rows))

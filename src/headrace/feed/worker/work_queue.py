@@ -33,10 +33,8 @@ from headrace.feed.worker.executor_rules import RestartBudget
 from headrace.feed.worker.send_buffers import (
     Staging,
     check_request,
-    failures_in_batch,
     is_empty,
     made_bytes,
-    own_blocks,
 )
 
 MAX_OPEN_DEATHS = 2
@@ -88,34 +86,26 @@ class SliceRate:
         return sum(entry[1] for entry in self._recent) / span, sum(entry[2] for entry in self._recent) / span
 
 
-class Plans:
-    """The plans of the clients, by loader."""
+def enter_plan(client: ClientConnection, message: messages.Open, ranks: Sequence[ClientConnection]) -> str:
+    """Takes a client's plan. Returns what is wrong with it beside those of other ranks, empty if nothing is.
 
-    def __init__(self) -> None:
-        self._plans: dict[tuple[ClientConnection, str], str] = {}
-
-    def conflict(self, client: ClientConnection, message: messages.Open) -> str:
-        """Takes a client's plan. Returns what is wrong with it beside those of other ranks, empty if nothing is."""
-        if not message.plan:
-            return ""
-        for (other, loader), plan in self._plans.items():
-            if (other.job, loader) != (client.job, message.loader) or plan == message.plan:
-                continue
-            if other.hello is None or client.hello is None:
-                continue
-            if other.hello.rank != client.hello.rank:  # the same rank may have made another loader of this name
-                ranks = f"rank {client.hello.rank} and rank {other.hello.rank}"
-                return (
-                    f"{ranks} have different plans for the loader {loader!r}: pipeline, length, seed, shuffle, "
-                    "drop_last, global batch, world size, and where they begin (a state that was loaded) must be equal "
-                    "on all ranks; ranks of different jobs that share a server are told apart by HEADRACE_FEED_JOB"
-                )
-        self._plans[client, message.loader] = message.plan
-        return ""
-
-    def forget(self, client: ClientConnection) -> None:
-        """A client is gone."""
-        self._plans = {key: plan for key, plan in self._plans.items() if key[0] is not client}
+    Args:
+        client, message: whose plan, and what it opens.
+        ranks: all clients of its job.
+    """
+    for other in ranks if message.plan else ():
+        if other.plans.get(message.loader, message.plan) == message.plan or other.hello is None or client.hello is None:
+            continue
+        if other.hello.rank != client.hello.rank:  # the same rank may have made another loader of this name
+            return (
+                f"rank {client.hello.rank} and rank {other.hello.rank} have different plans for the loader "
+                f"{message.loader!r}: pipeline, length, seed, shuffle, drop_last, global batch, world size, and where "
+                "they begin (a state that was loaded) must be equal on all ranks; ranks of different jobs that share "
+                "a server are told apart by HEADRACE_FEED_JOB"
+            )
+    if message.plan:
+        client.plans[message.loader] = message.plan
+    return ""
 
 
 class ExecutorsLost(HeadraceError):
@@ -137,12 +127,10 @@ class WorkQueue:
         self._tell = tell
         self._work = work
         self._unsent = 0  # results on their way out, which the network has not taken yet
-        self._staging = Staging(memory, lambda number: self._forget_slab(SlabNumber(-number)))
+        self._staging = Staging(memory, self._forget_slab)
         self._numbers = 0
         self._queue = FairQueue()
         self._pipelines = OpenPipelines()
-        self._plans = Plans()
-        self._client_slabs: dict[tuple[ClientConnection, SlabNumber], tuple[SlabNumber, Slab]] = {}
         self._restarts = RestartBudget()  # of executors that ended while they worked for nobody
         self._charged: dict[_Charge, RestartBudget] = {}
         self._refusals: dict[_Charge, str] = {}  # those that have used up theirs, and in which words
@@ -173,8 +161,7 @@ class WorkQueue:
     def open(self, client: ClientConnection, message: messages.Open) -> None:
         """Opens a pipeline for a client on one executor; the others open it when they are first given a slice of it."""
         self._queue.enter(client, message.job)
-        conflict = self._plans.conflict(client, message)
-        if conflict:
+        if conflict := enter_plan(client, message, self._queue.clients[message.job]):
             client.send(messages.OpenFailed(message.pipeline, remote_error(PipelineError(conflict))))
             return
         number = self._pipelines.enter(client, message, time.monotonic())
@@ -217,15 +204,15 @@ class WorkQueue:
 
     def offer(self, client: ClientConnection, number: SlabNumber, slab: Slab) -> None:
         """Takes a slab of a local client. Raises ProtocolError if it has offered that number already."""
-        if (client, number) in self._client_slabs:
+        if number in client.slabs:
             slab.close()
             raise ProtocolError(f"slab {number} was offered twice")
-        self._client_slabs[client, number] = SlabNumber(self._number()), slab
+        client.slabs[number] = next(self._staging.numbers), slab
 
     def drop(self, client: ClientConnection, number: SlabNumber) -> None:
         """Lets a client's slab go."""
-        if (client, number) in self._client_slabs:
-            own, slab = self._client_slabs.pop((client, number))
+        if number in client.slabs:
+            own, slab = client.slabs.pop(number)
             slab.close()
             self._forget_slab(own)
 
@@ -235,11 +222,9 @@ class WorkQueue:
 
     def client_gone(self, client: ClientConnection) -> None:
         """Forgets a client."""
-        for owner, number in list(self._client_slabs):
-            if owner is client:
-                self.drop(client, number)
+        for number in [*client.slabs]:
+            self.drop(client, number)
         self._pipelines.forget(client, time.monotonic())
-        self._plans.forget(client)
         self._queue.leave(client)
 
     def let_go(self) -> None:
@@ -311,8 +296,6 @@ class WorkQueue:
         executor.requests.popleft()
 
     def _send_payload(self, request: ServerRequest, answer: messages.Done, frame: Frame) -> None:
-        if answer.failures:
-            answer.failures = failures_in_batch(request.message, answer)
         if answer.fresh:
             self._unstage(request)
             fresh = Slab(frame.take_descriptor(), answer.size)
@@ -389,23 +372,22 @@ class WorkQueue:
     def _prepare(self, executor: ExecutorProcess, request: ServerRequest) -> bool:
         message, local, slab = request.message, request.client.local, NO_SLAB
         if local:
-            if (request.client, message.slab) in self._client_slabs:
-                slab, memory = self._client_slabs[request.client, message.slab]
+            if message.slab in request.client.slabs:
+                slab, memory = request.client.slabs[message.slab]
                 executor.offer(slab, memory)
         else:
             staging = self._staging.reserve(message, request.pipeline, request.client.job, len(self._queue.clients))
             if staging is None:
                 return False
             if staging:
-                request.staging, slab = staging, SlabNumber(-staging)
+                request.staging = slab = staging
                 executor.offer(slab, self._staging[staging])
         self._introduce(executor, request.pipeline)
         if not executor.requests:
             request.begun = time.monotonic()
         executor.requests.append(request)
         message = msgspec.structs.replace(
-            message, pipeline=request.pipeline, slab=slab, sums=not local and request.client.summed,
-            batches=message.batches if local else own_blocks(message),
+            message, pipeline=request.pipeline, slab=slab, sums=not local and request.client.summed, alone=not local
         )  # fmt: skip
         self._work.asked(executor.number, message)
         executor.post(message)
