@@ -37,7 +37,7 @@ def client_of(job: str, rank: int = 0) -> ClientConnection:
 def request_of(client: ClientConnection, number: int, step: int = 0, epoch: int = 0) -> ServerRequest:
     batch = messages.BatchRows(step, 0, 1, 0, 1, [0])
     message = messages.SliceRequest(RequestNumber(number), PIPELINE, epoch, 0, (batch,), whole=False)
-    return ServerRequest(client, message, number, PIPELINE)
+    return ServerRequest(client, message, number)
 
 
 def serve(queue: FairQueue, sizes: dict[str, int], turns: int) -> dict[str, int]:
@@ -94,14 +94,14 @@ def test_memory_is_divided_among_jobs_and_none_holds_all_of_it() -> None:
         RequestNumber(1), PIPELINE, 0, 0, (messages.BatchRows(0, 0, 1, 0, 1, [0]),), whole=True
     )
     staging._batch_bytes[PIPELINE] = GRANULE
-    alone = [staging.reserve(table, PIPELINE, "frozen", 1) for _ in range(8)]
+    alone = [staging.reserve(table, "frozen", 1) for _ in range(8)]
     assert [number is not None for number in alone] == [True] * 6 + [False] * 2
-    others = [staging.reserve(table, PIPELINE, "other", 2) for _ in range(4)]
+    others = [staging.reserve(table, "other", 2) for _ in range(4)]
     assert [number is not None for number in others] == [True, True, False, False], "a third of the memory, always"
-    assert staging.reserve(table, PIPELINE, "frozen", 2) is None
+    assert staging.reserve(table, "frozen", 2) is None
     assert (staging.held("frozen"), staging.held("other")) == (6 * GRANULE, 2 * GRANULE)
     staging._batch_bytes[PIPELINE] = 100 * GRANULE
-    assert staging.reserve(table, PIPELINE, "third", 3) is not None, "who holds nothing gets one slab"
+    assert staging.reserve(table, "third", 3) is not None, "who holds nothing gets one slab"
     staging._pool.close()
 
 

@@ -91,13 +91,15 @@ class ClientConnection:
 class ServerRequest:
     """A client's request on its way through the server.
 
-    `arrival` counts the requests of all clients; its number is the client's. `charged`: bytes, see the module.
+    Attributes:
+        message: its number and its slab are the client's, its pipeline is this server's.
+        arrival: counts the requests of all clients.
+        charged: bytes, see the module.
     """
 
     client: ClientConnection
     message: messages.SliceRequest
     arrival: int
-    pipeline: PipelineNumber
     staging: SlabNumber = NO_SLAB
     cancelled: bool = False
     begun: float = 0.0

@@ -117,7 +117,7 @@ class ExecutorPool:
         fit = others if avoid >= 0 and others else free  # the executor that made a slice cannot check it
         if draw is None or request.message.check == messages.SUM:
             return min(fit, key=lambda executor: len(executor.requests), default=None)
-        lane = request.pipeline, draw.lane
+        lane = request.message.pipeline, draw.lane
         if any(executor.number == self._lanes.get(lane) for executor in alive):
             return next((executor for executor in fit if executor.number == self._lanes[lane]), None)
         held = Counter(self._lanes.values())

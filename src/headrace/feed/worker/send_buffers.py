@@ -94,20 +94,18 @@ class Staging:
         """Bytes of the slabs that hold results for a job."""
         return sum(self._pool[number].size for number, owner in self._owners.items() if owner == job)
 
-    def reserve(
-        self, request: messages.SliceRequest, pipeline: PipelineNumber, job: str = "", jobs: int = 1
-    ) -> SlabNumber | None:
+    def reserve(self, request: messages.SliceRequest, job: str = "", jobs: int = 1) -> SlabNumber | None:
         """Sets a slab aside for a result.
 
         Args:
-            request, pipeline: what is made.
+            request: what is made; of this server's pipeline.
             job: for whom.
             jobs: that there are.
 
         Returns:
             Its number; 0 when its size is not known yet, or nothing will come; None when there is no memory now.
         """
-        size = self._batch_bytes.get(pipeline, 0) * len(request.batches)
+        size = self._batch_bytes.get(request.pipeline, 0) * len(request.batches)
         if request.layout:
             size = max(1, _stacked_bytes(request.layout, request))
         if not size or request.check == messages.SUM:
@@ -127,25 +125,17 @@ class Staging:
         self._owners[number] = job
         return number
 
-    def payload(
-        self,
-        number: SlabNumber,
-        request: messages.SliceRequest,
-        pipeline: PipelineNumber,
-        done: messages.Done,
-        *,
-        summed: bool,
-    ) -> Payload:
-        """Returns what is sent of a result, with the sums of its chunks if it is `summed`.
+    def payload(self, number: SlabNumber, request: messages.SliceRequest, done: messages.Done) -> Payload:
+        """Returns what is sent of a result, with the sums of its chunks if they were asked for.
 
         Learns how large batches that are made whole are. Raises ProtocolError if the executor made other sums.
         """
         slab = self._pool[number]
         if not done.layout:
             each = -(-min(done.size, slab.size) // len(request.batches))
-            self._batch_bytes[pipeline] = max(self._batch_bytes.get(pipeline, 0), each)
+            self._batch_bytes[request.pipeline] = max(self._batch_bytes.get(request.pipeline, 0), each)
         payload = payload_of(request, done, slab)
-        return Payload(payload, read_sums(done.sums, payload) if summed else ())
+        return Payload(payload, read_sums(done.sums, payload) if request.sums else ())
 
     def forget(self, pipeline: PipelineNumber) -> None:
         """Nothing is made of a pipeline any more."""

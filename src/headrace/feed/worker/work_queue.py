@@ -13,6 +13,7 @@ their own, which is the server's.
 from __future__ import annotations
 
 import collections
+import itertools
 import time
 from collections.abc import Callable, Sequence
 
@@ -128,7 +129,7 @@ class WorkQueue:
         self._work = work
         self._unsent = 0  # results on their way out, which the network has not taken yet
         self._staging = Staging(memory, self._forget_slab)
-        self._numbers = 0
+        self._arrivals = itertools.count(1)
         self._queue = FairQueue()
         self._pipelines = OpenPipelines()
         self._restarts = RestartBudget()  # of executors that ended while they worked for nobody
@@ -151,10 +152,6 @@ class WorkQueue:
     def jobs(self) -> list[JobStatus]:
         """Returns what is made for each job."""
         return self._queue.status(self._staging.held)
-
-    def _number(self) -> int:
-        self._numbers += 1
-        return self._numbers
 
     # What clients say
 
@@ -185,7 +182,10 @@ class WorkQueue:
         if number is None:
             raise ProtocolError(f"a request for pipeline {message.pipeline}, which is not open")
         check_request(message)
-        self._queue.push(ServerRequest(client, message, self._number(), number))
+        message = msgspec.structs.replace(
+            message, pipeline=number, alone=not client.local, sums=not client.local and client.summed
+        )
+        self._queue.push(ServerRequest(client, message, next(self._arrivals)))
 
     def cancel(self, client: ClientConnection, message: messages.Cancel) -> None:
         """Forgets slices that are still queued and stops those on their way.
@@ -306,7 +306,7 @@ class WorkQueue:
             request.client.send(answer)
             return
         number = request.staging
-        payload = self._staging.payload(number, request.message, request.pipeline, answer, summed=request.client.summed)
+        payload = self._staging.payload(number, request.message, answer)
         answer.size, answer.link = sum(part.nbytes for part in payload.pieces), self._work.links.share(time.monotonic())
         answer.fresh, answer.sums = False, b""
 
@@ -370,27 +370,24 @@ class WorkQueue:
                 executor.hang.overdue(now, deadline)
 
     def _prepare(self, executor: ExecutorProcess, request: ServerRequest) -> bool:
-        message, local, slab = request.message, request.client.local, NO_SLAB
-        if local:
+        message, slab = request.message, NO_SLAB
+        if request.client.local:
             if message.slab in request.client.slabs:
                 slab, memory = request.client.slabs[message.slab]
                 executor.offer(slab, memory)
         else:
-            staging = self._staging.reserve(message, request.pipeline, request.client.job, len(self._queue.clients))
+            staging = self._staging.reserve(message, request.client.job, len(self._queue.clients))
             if staging is None:
                 return False
             if staging:
                 request.staging = slab = staging
                 executor.offer(slab, self._staging[staging])
-        self._introduce(executor, request.pipeline)
+        self._introduce(executor, message.pipeline)
         if not executor.requests:
             request.begun = time.monotonic()
         executor.requests.append(request)
-        message = msgspec.structs.replace(
-            message, pipeline=request.pipeline, slab=slab, sums=not local and request.client.summed, alone=not local
-        )  # fmt: skip
         self._work.asked(executor.number, message)
-        executor.post(message)
+        executor.post(msgspec.structs.replace(message, slab=slab))
         return True
 
     def _introduce(self, executor: ExecutorProcess, pipeline: PipelineNumber) -> None:
@@ -457,7 +454,7 @@ class WorkQueue:
         """Returns the job and the pipeline that an executor worked for, and so may have ended of; None if for none."""
         if executor.requests:
             request = executor.requests[0]
-            return request.client.job, request.pipeline
+            return request.client.job, request.message.pipeline
         for number, clients in self._pipelines.waiting.items():
             if number in executor.opening and clients:
                 return clients[0][0].job, number
