@@ -20,7 +20,6 @@ from feed_data import flat
 from lane_data import share
 from torch.utils.data import BatchSampler, ChainDataset, ConcatDataset, IterableDataset, get_worker_info
 from torch.utils.data import DataLoader as TorchLoader
-from torchdata.stateful_dataloader import StatefulDataLoader
 
 from headrace.feed import DataLoader
 
@@ -198,6 +197,8 @@ def test_an_error_of_any_kind_ends_its_batch_alone_and_is_told(error: Exception)
             kinds.append(raised.type)
             if workers:
                 assert type(error).__name__ in str(raised.value.args)
+            if isinstance(error, (ValueError, OSError)):
+                assert str(error) in str(raised.value)
             assert [batch.tolist() for batch in batches] == [[4, 5], [6, 7]]
         with DataLoader(Rows(row, 8), batch_size=2, num_workers=workers, on_error="skip") as loader:
             assert [batch.tolist() for batch in loader] == [[0, 1], [2], [4, 5], [6, 7]]
@@ -274,19 +275,12 @@ def test_states_may_be_set_at_any_moment_and_as_often_as_one_likes(seeded: dict[
         assert [batch.tolist() for batch in itertools.islice(other, 1 + step % 2)] == rest[step:][: 1 + step % 2]
 
 
-@pytest.mark.parametrize("kind", [StatefulDataLoader, DataLoader])
-@pytest.mark.filterwarnings("ignore::UserWarning")  # torchdata's own, of a torch that is newer than it
-def test_to_ask_for_a_state_and_to_set_one_starts_no_worker_of_ours(kind: Any) -> None:
+def test_to_ask_for_a_state_and_to_set_one_starts_no_worker() -> None:
     children = psutil.Process().children(recursive=True)
-    loader = kind(TEN, batch_size=3, num_workers=2)
-    state = loader.state_dict()
-    resumed = kind(TEN, batch_size=3, num_workers=2)
-    resumed.load_state_dict(state)
-    started = [child for child in psutil.Process().children(recursive=True) if child not in children]
-    assert bool(started) is (kind is StatefulDataLoader)
+    resumed = DataLoader(TEN, batch_size=3, num_workers=2)
+    resumed.load_state_dict(DataLoader(TEN, batch_size=3, num_workers=2).state_dict())
+    assert psutil.Process().children(recursive=True) == children
     assert [batch.tolist() for batch in resumed] == [TEN[:3], TEN[3:6], TEN[6:9], TEN[9:]]
-    for _ in loader:  # torchdata's workers end with their pass
-        pass
 
 
 def test_loaders_that_begin_at_the_same_time_in_several_threads_are_whole() -> None:

@@ -11,9 +11,9 @@ from headrace.feed.plan.orders.order import permute
 from patience import allowed
 
 
-@pytest.mark.parametrize("n", [*range(1, 70), 127, 128, 129, 255, 256, 257, 1000, 4095, 4096, 4097, 65537, 100_003])
-def test_every_value_appears_exactly_once(n: int) -> None:
-    assert sorted(permute(np.arange(n), n, b"key").tolist()) == list(range(n))
+def test_every_value_appears_exactly_once() -> None:
+    for n in [*range(1, 70), 127, 128, 129, 255, 256, 257, 1000, 4095, 4096, 4097, 65537, 100_003]:
+        assert np.array_equal(np.sort(permute(np.arange(n), n, b"key")), np.arange(n)), n
 
 
 def test_a_position_has_the_same_value_alone_and_in_company() -> None:

@@ -118,40 +118,37 @@ def test_a_field_that_comes_twice_is_named_with_both_places(tmp_path: Path) -> N
 # Names
 
 
-@pytest.mark.parametrize(
-    "extra",
-    [
-        "._0.jpg", "d/._0.jpg", "d/.DS_Store", ".DS_Store", "__MACOSX/d/._0.jpg", "__MACOSX/d/0.jpg", "d/Thumbs.db",
-        "d/desktop.ini", "d/.0.cls.swp", "d/.jpg", ".nfs0001.x", "d/.ipynb_checkpoints/0-checkpoint.jpg", "README",
-        "d/LICENSE", "__index__.json__", "d/@eaDir/0.jpg", "d/.AppleDouble/0.jpg",
-    ],
-)  # fmt: skip
-def test_hidden_files_and_what_file_managers_leave_are_no_rows_and_no_fields(extra: str, tmp_path: Path) -> None:
+HIDDEN = [
+    "._0.jpg", "d/._0.jpg", "d/.DS_Store", ".DS_Store", "__MACOSX/d/._0.jpg", "__MACOSX/d/0.jpg", "d/Thumbs.db",
+    "d/desktop.ini", "d/.0.cls.swp", "d/.jpg", ".nfs0001.x", "d/.ipynb_checkpoints/0-checkpoint.jpg", "README",
+    "d/LICENSE", "__index__.json__", "d/@eaDir/0.jpg", "d/.AppleDouble/0.jpg",
+]  # fmt: skip
+
+
+def test_hidden_files_and_what_file_managers_leave_are_no_rows_and_no_fields(tmp_path: Path) -> None:
     row = {"__key__": "d/0", "jpg": b"d/0.jpg", "cls": b"d/0.cls"}
-    for place in range(3):
-        members = named("d/0.jpg", "d/0.cls")
-        members.insert(place, (extra, b"x"))
-        assert rows(tmp_path, *members) == [row]
-    for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE):
-        assert rows(tmp_path, *named("d/0.jpg", "d/0.cls"), (extra, info(extra, kind, "gone"))) == [row]
+    for extra in HIDDEN:
+        for place in range(3):
+            members = named("d/0.jpg", "d/0.cls")
+            members.insert(place, (extra, b"x"))
+            assert rows(tmp_path, *members) == [row], extra
+        for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE):
+            assert rows(tmp_path, *named("d/0.jpg", "d/0.cls"), (extra, info(extra, kind, "gone"))) == [row], extra
 
 
-@pytest.mark.parametrize(
-    ("name", "key", "field"),
-    [
-        ("0.jpg", "0", "jpg"), ("0.JPG", "0", "jpg"), ("22.05.png", "22", "05.png"), ("0.", "0", ""),
-        ("/data/0.jpg", "/data/0", "jpg"), ("../0.jpg", "../0", "jpg"), ("./0.jpg", "0", "jpg"),
-        ("v1.2/a/0.jpg", "v1.2/a/0", "jpg"), (".cache/0.jpg", ".cache/0", "jpg"), ("ä/é.jpg", "ä/é", "jpg"),
-        ("a b\n.jpg", "a b\n", "jpg"), ("caf\udce9/\udcff.jpg", "caf\udce9/\udcff", "jpg"), ("A.jpg", "A", "jpg"),
-        ("x" * 400 + "/" + "y" * 90 + ".jpg", "x" * 400 + "/" + "y" * 90, "jpg"), ("__0__.jpg", "__0__", "jpg"),
-        ("__d/0.x__", "__d/0", "x__"), ("0.j\udcffg", "0", "j\udcffg"),
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("form", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
-def test_a_key_is_a_name_up_to_the_first_dot_of_the_file(
-    name: str, key: str, field: str, form: int, tmp_path: Path
-) -> None:
-    assert rows(tmp_path, (name, b"x"), form=form) == [{"__key__": key, field: b"x"}]
+NAMES = [
+    ("0.jpg", "0", "jpg"), ("0.JPG", "0", "jpg"), ("22.05.png", "22", "05.png"), ("0.", "0", ""),
+    ("/data/0.jpg", "/data/0", "jpg"), ("../0.jpg", "../0", "jpg"), ("./0.jpg", "0", "jpg"),
+    ("v1.2/a/0.jpg", "v1.2/a/0", "jpg"), (".cache/0.jpg", ".cache/0", "jpg"), ("ä/é.jpg", "ä/é", "jpg"),
+    ("a b\n.jpg", "a b\n", "jpg"), ("caf\udce9/\udcff.jpg", "caf\udce9/\udcff", "jpg"), ("A.jpg", "A", "jpg"),
+    ("x" * 400 + "/" + "y" * 90 + ".jpg", "x" * 400 + "/" + "y" * 90, "jpg"), ("__0__.jpg", "__0__", "jpg"),
+    ("__d/0.x__", "__d/0", "x__"), ("0.j\udcffg", "0", "j\udcffg"),
+]  # fmt: skip
+
+
+def test_a_key_is_a_name_up_to_the_first_dot_of_the_file(tmp_path: Path) -> None:
+    for (name, key, field), form in itertools.product(NAMES, (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT)):
+        assert rows(tmp_path, (name, b"x"), form=form) == [{"__key__": key, field: b"x"}], name
 
 
 @pytest.mark.parametrize("field", ["__key__", "__KEY__", "__shard__", "__url__", "__local_path__"])
@@ -208,11 +205,11 @@ def test_a_link_may_stand_anywhere_and_have_a_long_target(kind: bytes, tmp_path:
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE])
-@pytest.mark.parametrize("target", ["gone.jpg", "/0.cls", "../0.cls", "../../etc/passwd", "/etc/passwd", "1.jpg"])
-def test_a_link_out_of_the_shard_or_to_itself_is_named(kind: bytes, target: str, tmp_path: Path) -> None:
-    why = "to itself" if target == "1.jpg" else "to what is not in this shard"
-    with pytest.raises(ShardError, match=rf"a\.tar at offset 1024: the member '1\.jpg' is a link to '.*', {why}"):
-        rows(tmp_path, ("0.cls", b"7"), ("1.jpg", info("1.jpg", kind, target)))
+def test_a_link_out_of_the_shard_or_to_itself_is_named(kind: bytes, tmp_path: Path) -> None:
+    for target in ("gone.jpg", "/0.cls", "../0.cls", "../../etc/passwd", "/etc/passwd", "1.jpg"):
+        why = "to itself" if target == "1.jpg" else "to what is not in this shard"
+        with pytest.raises(ShardError, match=rf"a\.tar at offset 1024: the member '1\.jpg' is a link to '.*', {why}"):
+            rows(tmp_path, ("0.cls", b"7"), ("1.jpg", info("1.jpg", kind, target)))
     with pytest.raises(ShardError, match=r"the member '1\.jpg' is a link to '2.jpg', to itself"):
         rows(tmp_path, *((f"{x}.jpg", info(f"{x}.jpg", kind, f"{3 - x}.jpg")) for x in (1, 2)))
 

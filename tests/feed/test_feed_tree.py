@@ -416,14 +416,15 @@ MALFORMED: list[Any] = [
 @pytest.mark.promise(
     "feed-guarantees", "nothing is unpickled from a socket; a message is checked before memory is taken for it"
 )
-@pytest.mark.parametrize("node", MALFORMED, ids=lambda node: repr(node)[:40])
-def test_a_malformed_description_is_refused_and_allocates_nothing(node: Any) -> None:
+def test_malformed_descriptions_are_refused_and_allocate_nothing() -> None:
     block = np.zeros(256, np.uint8)
-    try:
-        made = rebuild(node, block)
-    except ProtocolError:
-        return
-    assert bytes_of(made) == 0, "only a value without a single byte may be made of this"
+    for node in MALFORMED:
+        print(node)
+        try:
+            made = rebuild(node, block)
+        except ProtocolError:
+            continue
+        assert bytes_of(made) == 0, "only a value without a single byte may be made of this"
 
 
 def test_a_namedtuple_node_calls_nothing_but_namedtuples() -> None:

@@ -161,7 +161,7 @@ def test_a_sample_that_raises_in_a_batch_that_is_made_in_parts_is_the_only_one_l
             assert [(each.epoch, each.key) for each in loader.skipped] == [(each, 60) for each in range(epoch + 1)]
 
 
-@pytest.mark.parametrize("place", INLINE)
+@pytest.mark.parametrize("place", INLINE if SOAK else ["inline", "unix"])
 def test_samples_without_batches_are_left_out(place: str, at: Make) -> None:
     dataset = trouble_data.troubled("raise", [3, 17])
     with at(place, dataset, batch_size=None, on_error="skip") as loader:
@@ -169,7 +169,7 @@ def test_samples_without_batches_are_left_out(place: str, at: Make) -> None:
         assert sorted(each.step for each in loader.skipped) == [3, 17]
 
 
-@pytest.mark.parametrize("place", INLINE)
+@pytest.mark.parametrize("place", INLINE if SOAK else ["inline", "two tcp"])
 def test_a_batch_without_a_good_row_is_left_out(place: str, at: Make) -> None:
     with at(place, trouble_data.troubled("raise", list(range(16, 24)), n=50), on_error="skip") as loader:
         keys = [batch["key"].tolist() for batch in loader]
@@ -177,14 +177,14 @@ def test_a_batch_without_a_good_row_is_left_out(place: str, at: Make) -> None:
         assert {each.key for each in loader.skipped} == set(range(16, 24))
 
 
-@pytest.mark.parametrize("place", INLINE)
+@pytest.mark.parametrize("place", INLINE if SOAK else ["inline", "local"])
 def test_nothing_but_bad_samples_is_an_empty_pass(place: str, at: Make) -> None:
     with at(place, trouble_data.troubled("raise", list(range(20)), n=20), on_error="skip", batch_size=3) as loader:
         assert list(loader) == []
         assert loader.stats()["skipped"] == 20
 
 
-@pytest.mark.parametrize("place", INLINE)
+@pytest.mark.parametrize("place", INLINE if SOAK else ["inline", "unix"])
 def test_a_batch_that_collate_cannot_make_is_skipped_whole(place: str, at: Make) -> None:
     collate = trouble_data.raise_over_thirteen
     with at(place, trouble_data.pure(), collate_fn=collate, on_error="skip") as loader:
@@ -219,7 +219,7 @@ def test_two_epochs_count_and_list_what_each_left_out(place: str, at: Make) -> N
         assert [(each.epoch, each.key) for each in loader.skipped] == [(0, 3), (1, 3)]
 
 
-@pytest.mark.parametrize("place", INLINE)
+@pytest.mark.parametrize("place", INLINE if SOAK else ["inline", "two tcp"])
 def test_without_skip_a_bad_sample_is_raised_and_listed_nowhere(place: str, at: Make) -> None:
     with at(place, trouble_data.troubled("raise", [3])) as loader:
         with pytest.raises(ValueError, match="sample 3 is bad"):
