@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import multiprocessing
 import os
 import random
@@ -83,22 +84,6 @@ class Raising(Plain):
         if index == self.bad:
             raise self.error
         return index
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("error", [KeyError("key"), ValueError("value"), RuntimeError("x"), FileNotFoundError("file")])
-def test_an_error_keeps_its_type_and_message_and_ends_its_batch_only(error: Exception, workers: int) -> None:
-    def load(kind: type[Any]) -> list[Any]:
-        batches, got = iter(kind(Raising(error), batch_size=4, num_workers=workers)), []
-        while True:
-            try:
-                got.append(flat(next(batches)))
-            except StopIteration:
-                return got
-            except (LookupError, ValueError, RuntimeError, OSError) as raised:
-                got.append((type(raised), str(error.args[0]) in str(raised)))
-
-    assert load(DataLoader) == load(TorchLoader)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -183,44 +168,29 @@ def test_a_dataset_that_cannot_be_pickled_for_spawn_is_told() -> None:
         next(iter(DataLoader(dataset, num_workers=1, multiprocessing_context="spawn")))
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_breaking_off_and_beginning_again_gives_whole_epochs(workers: int) -> None:
-    options: dict[str, Any] = {"batch_size": 4, "shuffle": True}
-
-    def load(kind: type[Any]) -> list[bytes]:
-        torch.manual_seed(5)
-        loader = kind(Plain(), num_workers=workers, persistent_workers=workers > 0, **options)
-        got = []
-        for _ in range(2):
-            for step, batch in enumerate(loader):
-                got.append(flat(batch))
-                if step == 1:
-                    break
-        got += [flat(batch) for batch in loader]
-        return got
-
-    assert load(DataLoader) == load(TorchLoader)
+def broken_off(kind: type[Any], **options: Any) -> list[bytes]:
+    loader = kind(Plain(), 4, True, **options)
+    return [flat(batch) for count in (2, 2, None) for batch in itertools.islice(loader, count)]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_two_passes_over_one_loader_at_the_same_time_are_two_epochs(workers: int) -> None:
-    def load(kind: type[Any]) -> list[bytes]:
-        torch.manual_seed(5)
-        loader = kind(Plain(), batch_size=4, shuffle=True, num_workers=workers)
-        return [flat(batch) for batch in zip(loader, loader, strict=True)]
-
-    assert load(DataLoader) == load(TorchLoader)
+def at_once(kind: type[Any], **options: Any) -> list[bytes]:
+    loader = kind(Plain(), 4, True, **options)
+    return [flat(batches) for batches in zip(loader, loader, strict=True)]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_two_loaders_in_turn_do_not_disturb_each_other(workers: int) -> None:
-    def load(kind: type[Any]) -> list[bytes]:
-        torch.manual_seed(5)
-        loaders = [kind(Plain(n), batch_size=4, shuffle=True, num_workers=workers) for n in (23, 9)]
-        one, other = (iter(loader) for loader in loaders)
-        return [flat(next(each)) for each in (one, one, other, one, other, other, one)]
+def in_turn(kind: type[Any], **options: Any) -> list[bytes]:
+    one, other = [iter(loader) for loader in [kind(Plain(n), 4, True, **options) for n in (23, 9)]]
+    return [flat(next(batches)) for batches in (one, one, other, one, other, other, one)]
 
-    assert load(DataLoader) == load(TorchLoader)
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}], ids=str)
+def test_passes_that_are_left_go_on_beside_each_other_or_take_turns_are_torch_s(options: dict[str, Any]) -> None:
+    for use in (broken_off, at_once, in_turn) if len(options) < 2 else (broken_off,):
+        batches = []
+        for kind in (DataLoader, TorchLoader):
+            torch.manual_seed(5)
+            batches.append(use(kind, **options))
+        assert batches[0] == batches[1], use
 
 
 def test_an_iterator_knows_its_length_and_ends_for_good() -> None:
