@@ -18,7 +18,7 @@ import array_data
 import feed_data
 import pytest
 import trustme
-from feed_servers import Server, wait_until, write_secret
+from feed_servers import Server, leave_out_torch, wait_until, write_secret
 from source_data import fill_tars, noted
 
 from headrace.errors import FeedError, ProtocolError, WorkersLost
@@ -72,14 +72,29 @@ def tls_server(pki: Pki, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     """A server whose certificate is for 127.0.0.1 and localhost, for the whole module."""
     cert, key = pki.issue("127.0.0.1", "localhost")
     arguments = ["--tls-cert", str(cert), "--tls-key", str(key)]
-    server = Server(tmp_path_factory.mktemp("tls"), "tls-host", arguments=arguments).wait_ready()
-    yield server
+    with pytest.MonkeyPatch.context() as patch:
+        leave_out_torch(patch)
+        server = Server(tmp_path_factory.mktemp("tls"), "tls-host", arguments=arguments)
+    yield server.wait_ready()
     server.stop()
 
 
-def load(server: Server, dataset: Any, address: str = "", **options: Any) -> list[bytes]:
-    chosen = {"batch_size": 8, "shuffle": True, "seed": 3} | options
-    with DataLoader(dataset, workers=address or server.tcp, secret_file=str(server.secret), **chosen) as loader:
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server without TLS, for the whole module."""
+    with pytest.MonkeyPatch.context() as patch:
+        leave_out_torch(patch)
+        server = Server(tmp_path_factory.mktemp("plain"), "plain")
+    yield server.wait_ready()
+    server.stop()
+
+
+OPTIONS: dict[str, Any] = {"batch_size": 32, "shuffle": True, "seed": 3, "collate_fn": stack_arrays}
+
+
+def load(server: Server, pki: Pki, dataset: Any, address: str = "") -> list[bytes]:
+    where = {"workers": address or server.tcp, "secret_file": str(server.secret), "tls_ca": pki.ca_file}
+    with DataLoader(dataset, **OPTIONS, **where) as loader:
         return [feed_data.flat(batch) for batch in loader]
 
 
@@ -88,38 +103,27 @@ def load(server: Server, dataset: Any, address: str = "", **options: Any) -> lis
 
 @pytest.mark.promise("feed-guarantees", "with TLS the bits are the same, and nobody in the middle is believed")
 def test_batches_over_tls_have_the_same_bits(pki: Pki, tls_server: Server, epochs: Callable[..., list[bytes]]) -> None:
-    assert load(tls_server, feed_data.noise(), tls_ca=pki.ca_file) == epochs(feed_data.noise())
-    collated = {"collate_fn": feed_data.collect}
-    assert load(tls_server, feed_data.noise(), tls_ca=pki.ca_file, **collated) == epochs(feed_data.noise(), **collated)
+    for pictures in (array_data.pictures(), array_data.pictures(64, shape=[256, 128])):  # of one chunk, and of several
+        assert load(tls_server, pki, pictures) == epochs(pictures, **OPTIONS)
 
 
-def test_batches_of_32_mb_come_over_tls(pki: Pki, tls_server: Server, epochs: Callable[..., list[bytes]]) -> None:
-    expected = epochs(feed_data.big(256), batch_size=128)
-    assert len(expected[0]) > 32 << 20
-    assert load(tls_server, feed_data.big(256), tls_ca=pki.ca_file, batch_size=128) == expected
-
-
-def test_the_ca_may_come_from_the_environment(pki: Pki, tls_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_is_checked_as_an_ip_is_the_unix_socket_needs_no_tls_and_the_ca_may_come_from_the_environment(
+    pki: Pki, tls_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HEADRACE_FEED_TLS_CA", pki.ca_file)
-    assert len(load(tls_server, feed_data.noise())) == 12
-
-
-def test_a_host_name_is_checked_as_an_ip_is(pki: Pki, tls_server: Server) -> None:
-    address = f"tcp://localhost:{tls_server.port}"
-    assert len(load(tls_server, feed_data.noise(), address, tls_ca=pki.ca_file)) == 12
-
-
-def test_the_unix_socket_of_a_tls_server_needs_no_tls(pki: Pki, tls_server: Server) -> None:
-    assert len(load(tls_server, feed_data.noise(), tls_server.unix_address, tls_ca=pki.ca_file)) == 12
+    addresses = f"tcp://localhost:{tls_server.port},{tls_server.tcp},{tls_server.unix_address}"
+    answers = inquire(Endpoints(addresses, str(tls_server.secret)), allowed(5.0))
+    assert [(answer.status is not None, answer.reason) for answer in answers] == [(True, "")] * 3
 
 
 @pytest.mark.usefixtures("without_torch")
-def test_a_tls_server_that_was_killed_is_replaced_by_another(pki: Pki, own_server: Callable[..., Server]) -> None:
+def test_a_tls_server_that_was_killed_is_replaced_by_another(
+    pki: Pki, tls_server: Server, own_server: Callable[..., Server]
+) -> None:
     cert, key = pki.issue("127.0.0.1")
-    arguments = ["--tls-cert", str(cert), "--tls-key", str(key)]
-    one, other = own_server("one", arguments=arguments), own_server("other", arguments=arguments)
+    one = own_server("one", arguments=["--tls-cert", str(cert), "--tls-key", str(key)])
     options: dict[str, Any] = {"batch_size": 8, "seed": 3, "collate_fn": stack_arrays}
-    where = {"workers": f"{one.tcp},{other.tcp}", "secret_file": str(one.secret), "tls_ca": pki.ca_file}
+    where = {"workers": f"{one.tcp},{tls_server.tcp}", "secret_file": str(one.secret), "tls_ca": pki.ca_file}
     with DataLoader(array_data.pictures(delay=0.005), **options, **where) as loader:
         batches = iter(loader)
         got = [feed_data.flat(next(batches)) for _ in range(3)]
@@ -147,14 +151,17 @@ def test_peers_that_do_not_fit_are_told_why_with_the_hosts_name_and_nothing_hang
     fault: str,
     words: str,
     pki: Pki,
+    tls_server: Server,
+    plain: Server,
     own_server: Callable[..., Server],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(remote_pool, "START_SECONDS", 600.0)  # a host that is not up yet would be waited for so long
-    cert, key = pki.issue("127.0.0.1")
-    arguments = [] if fault == "no TLS in the server" else ["--tls-cert", str(cert), "--tls-key", str(key)]
-    server = own_server("far", arguments=arguments, address="127.0.0.2" if fault == "other host name" else "127.0.0.1")
+    server = plain if fault == "no TLS in the server" else tls_server
+    if fault == "other host name":
+        cert, key = pki.issue("127.0.0.1")
+        server = own_server("far", arguments=["--tls-cert", str(cert), "--tls-key", str(key)], address="127.0.0.2")
     ca: str | None = make_pki(tmp_path / "other").ca_file if fault == "other CA" else pki.ca_file
     if fault == "no TLS in the client":
         ca = None
@@ -163,7 +170,9 @@ def test_peers_that_do_not_fit_are_told_why_with_the_hosts_name_and_nothing_hang
         secret = tmp_path / "other-secret"
         write_secret(secret, "aa" * 32)
     with (
-        DataLoader(feed_data.noise(), workers=server.tcp, secret_file=str(secret), tls_ca=ca) as loader,
+        DataLoader(
+            array_data.pictures(), workers=server.tcp, secret_file=str(secret), tls_ca=ca, collate_fn=stack_arrays
+        ) as loader,
         pytest.raises(WorkersLost, match=words) as error,
     ):
         next(iter(loader))
@@ -178,24 +187,18 @@ def test_peers_that_do_not_fit_are_told_why_with_the_hosts_name_and_nothing_hang
         assert "no TLS connection: tlsv1 alert unknown ca" in server.log()
 
 
-@pytest.mark.usefixtures("without_torch")
 def test_a_server_that_fits_serves_beside_one_that_does_not(
-    pki: Pki, tls_server: Server, own_server: Callable[..., Server], epochs: Callable[..., list[bytes]]
+    pki: Pki, tls_server: Server, plain: Server, epochs: Callable[..., list[bytes]]
 ) -> None:
-    plain = own_server("plain")
-    both = f"{plain.tcp},{tls_server.tcp}"
-    options: dict[str, Any] = {"collate_fn": stack_arrays}
-    found = load(tls_server, array_data.pictures(), both, tls_ca=pki.ca_file, **options)
-    assert found == epochs(array_data.pictures(), **options)
+    found = load(tls_server, pki, array_data.pictures(), f"{plain.tcp},{tls_server.tcp}")
+    assert found == epochs(array_data.pictures(), **OPTIONS)
 
 
-@pytest.mark.usefixtures("without_torch")
 def test_nobody_waits_for_the_shards_of_a_host_that_does_not_fit(
-    pki: Pki, tls_server: Server, own_server: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pki: Pki, tls_server: Server, plain: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shard_placement, "START_SECONDS", 600.0)  # for a host that is not up yet
     fill_tars(tmp_path / "shards", {"a": 4})
-    plain = own_server("plain")
     pipeline = noted(str(tmp_path / "shards"), str(tmp_path / "notes"))
     both = f"{plain.tcp},{tls_server.tcp}"
     with (
@@ -220,7 +223,7 @@ def test_garbage_instead_of_a_tls_handshake_is_refused_and_others_are_served(pki
                     pass
             except ConnectionResetError:
                 pass
-    assert len(load(tls_server, feed_data.noise(), tls_ca=pki.ca_file)) == 12
+    assert len(load(tls_server, pki, array_data.pictures())) == 3
     assert "no TLS connection" in tls_server.log()
 
 
