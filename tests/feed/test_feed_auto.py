@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pickle
@@ -15,11 +16,12 @@ from typing import Any
 
 import pytest
 import torch
+import trouble_data
 from effort import SOAK
-from feed_servers import local_executors, wait_until
+from feed_servers import Server, local_executors, wait_until
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
-from headrace.feed import Auto, DataLoader
+from headrace.feed import Auto, DataLoader, stack_arrays
 from headrace.feed.client.local_pool import LocalPool
 from headrace.feed.tuning import executor_rule, loader_tuner
 from headrace.feed.tuning.host_use import HostUse, memory_left, proportional_bytes
@@ -263,3 +265,19 @@ def test_what_executors_are_and_how_long_they_waited_for_a_core_is_read_of_the_k
     assert host.executor_bytes == pytest.approx(proportional_bytes(os.getpid()), rel=0.2)
     assert use.delayed([os.getpid()]) == 0.0
     assert 0.0 <= use.delayed([os.getpid(), 1 << 30]) < 60.0
+
+
+@pytest.mark.usefixtures("without_torch", "quickly")
+def test_a_loader_of_feed_servers_tells_how_many_hosts_would_do_and_four_times_as_many_at_most(
+    tmp_path: Path, own_server: Callable[..., Server]
+) -> None:
+    server = own_server(executors=1)
+    with DataLoader(
+        trouble_data.logged(str(tmp_path / "log")), batch_size=10, workers=server.tcp, secret_file=str(server.secret),
+        collate_fn=stack_arrays,
+    ) as loader:  # fmt: skip
+        batches = itertools.chain.from_iterable(itertools.repeat(loader))
+        assert loader.stats()["desired_workers"] is None
+        until(loader, batches, 0.0, lambda stats: stats["desired_workers"] == 4)  # it takes what there is at once
+        assert loader.stats()["needed_executors"] > 4  # type: ignore[operator]
+        assert loader.stats()["tuning"] is None
