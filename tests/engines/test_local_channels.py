@@ -255,6 +255,11 @@ def test_what_is_not_there_is_refused(stage, s3, uri, kind, words) -> None:
     assert words in refused(stage, {"s3_data": uri.format(s3.bucket), "s3_data_type": kind}).message
 
 
+def test_a_prefix_that_holds_only_an_index_of_the_feed_has_no_data(stage, s3) -> None:
+    s3.put("train/.headrace-index/tar.index", b"x")
+    assert "no object whose key begins so" in refused(stage, s3.uri("train/")).message
+
+
 def test_missing_credentials_are_refused(stage, s3, monkeypatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")

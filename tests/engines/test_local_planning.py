@@ -1,5 +1,6 @@
 """From a job to its launch plan."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -288,6 +289,43 @@ def test_what_an_ignore_file_names_is_neither_copied_nor_counted_nor_digested(tm
     (source / ".headraceignore").write_text("")
     warning, *_ = code_notes(job, paths.root.parent)
     assert "60 MB, of these data 60 MB" in warning
+
+
+def test_what_is_neither_file_nor_folder_is_no_code_and_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, outside = tmp_path / "source", tmp_path / "outside"
+    source.mkdir()
+    (source / "train.py").write_text("")
+    os.mkfifo(source / "pipe")
+    os.mkfifo(outside)
+    (source / "link").symlink_to(outside)
+    (source / "dangling").symlink_to("nothing")
+    name = os.fsdecode(b"na\xefve.py")
+    (source / name).write_text("")
+    job = one_host_job(tmp_path, "source")
+    paths = RunPaths(tmp_path / "runs" / "one")
+    paths.root.mkdir(parents=True)
+    digest_of_code(job)
+    bring_job_code(job, paths)
+    assert f"code: {source}: left out, neither files nor folders: link, pipe" in capsys.readouterr().err
+    assert sorted(path.name for path in paths.code.iterdir()) == ["dangling", name, "train.py"]
+
+
+def test_a_link_that_may_not_be_followed_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "train.py").write_text("")
+    (tmp_path / "source" / "link").symlink_to(tmp_path / "closed" / "file")
+    resolve = Path.resolve
+
+    def closed(path: Path, strict: bool = False) -> Path:
+        if path.name == "link":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return resolve(path, strict)
+
+    monkeypatch.setattr(Path, "resolve", closed)
+    with pytest.raises(PermissionError, match="link"):
+        digest_of_code(one_host_job(tmp_path, "source"))
 
 
 def test_an_entry_point_that_an_ignore_file_leaves_out_is_refused_with_the_file(tmp_path: Path) -> None:

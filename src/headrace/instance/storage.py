@@ -170,29 +170,28 @@ class Store:
             StorageError, UsageError: it cannot be listed.
         """
         if is_s3(uri):
-            bucket, prefix = split(uri)
-            objects = [
-                Object(f"{S3_SCHEME}{bucket}/{key}", key, size, etag)
-                for key, size, etag in self._s3.list(bucket, prefix)
-                if not (data and f"/{INDEX_FOLDER}/" in f"/{key[prefix.rfind('/') + 1 :]}")
-            ]
             # Directory buckets, and some servers, do not sort.
-            return sorted(objects, key=lambda item: item.key.encode())
+            return sorted(self._objects(uri, data), key=lambda item: item.key.encode())
         with storage_errors(uri):
             return sorted(list_files(local_path(uri), uri.endswith("/"), data), key=lambda item: os.fsencode(item.key))
 
     def first(self, uri: str) -> Object | None:
-        """Returns some object whose place begins with `uri`; None when there is none. One request, in S3.
+        """Returns some object of a user's data whose place begins with `uri`; None when there is none. In S3 it is one
+        request, and one more for each thousand objects of an index before it.
 
         Raises:
             ObjectMissing: no such bucket.
             StorageError, UsageError: it cannot be listed.
         """
         if not is_s3(uri):
-            return next(iter(self.list(uri)), None)
+            return next(iter(self.list(uri, data=True)), None)
+        return next(self._objects(uri, data=True), None)
+
+    def _objects(self, uri: str, data: bool) -> Iterator[Object]:
         bucket, prefix = split(uri)
-        entry = next(self._s3.list(bucket, prefix), None)
-        return entry and Object(f"{S3_SCHEME}{bucket}/{entry[0]}", *entry)
+        for key, size, etag in self._s3.list(bucket, prefix):
+            if not (data and f"/{INDEX_FOLDER}/" in f"/{key[prefix.rfind('/') + 1 :]}"):
+                yield Object(f"{S3_SCHEME}{bucket}/{key}", key, size, etag)
 
     def names(self, uri: str, after: str = "") -> Sequence[str]:
         """Returns the names of the objects directly in a folder, sorted by their UTF-8 bytes; none if it is not there.

@@ -249,8 +249,8 @@ def ignored_in(folder: Path) -> Ignored:
 
 
 def code_notes(job: Job, runs: Path) -> Iterator[str]:
-    """Yields what a user should know before the code of a job is copied: how much it is, when it is much, and what a
-    `.gitignore` leaves out.
+    """Yields what a user should know before the code of a job is copied: how much it is, when it is much, what a
+    `.gitignore` leaves out, and what cannot be copied.
 
     Args:
         job: the job.
@@ -265,10 +265,13 @@ def code_notes(job: Job, runs: Path) -> Iterator[str]:
         if not folder.is_dir():
             continue
         sizes: dict[str, int] = {}
+        special: list[str] = []
         ignored, left_out = _noted(ignored_in(folder))
         for name, path, link in entries_of(folder, runs, ignored):
             if link is None and path.is_file():
                 sizes[name.parts[0]] = sizes.get(name.parts[0], 0) + path.stat().st_size
+            elif link is None and not path.is_dir():
+                special.append(str(name))
         total = sum(sizes.values())
         if total > MUCH:
             largest = sorted(sizes.items(), key=lambda item: -item[1])[:NAMED]
@@ -278,13 +281,19 @@ def code_notes(job: Job, runs: Path) -> Iterator[str]:
                 f"data belong into `inputs`, and what a run does not need into {folder / IGNORE_FILES[0]} "
                 "(in the form of .gitignore)"
             )
+        if special:
+            yield f"code: {folder}: left out, neither files nor folders: {_first(special)}"
         file = ignore_file(folder)
         if left_out and file is not None and file.name != IGNORE_FILES[0]:  # which was not written for headrace
-            more = f" and {len(left_out) - NAMED} more" if len(left_out) > NAMED else ""
             yield (
-                f"code: {file} leaves out {', '.join(left_out[:NAMED])}{more}; "
+                f"code: {file} leaves out {_first(left_out)}; "
                 f"{IGNORE_FILES[0]} counts in its place, and leaves nothing out when it is empty"
             )
+
+
+def _first(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"{', '.join(names[:NAMED])}{more}"
 
 
 def check_entry_points(job: Job, code: Path) -> None:

@@ -212,7 +212,7 @@ def code_digest(
     for path in (*(named if source else ()), *(base / dependency for dependency in dependencies)):
         files = entries_of(path, leave_out, ignored_in(path)) if path.is_dir() else [(Path(path.name), path, None)]
         for name, file, link in files:
-            content = os.fsencode(link) if link is not None else b"" if file.is_dir() else file.read_bytes()
+            content = os.fsencode(link) if link is not None else file.read_bytes() if file.is_file() else b""
             mode = 0 if link is not None else file.stat().st_mode & 0o111
             digest.update(repr((os.fspath(name), mode, link is not None, len(content))).encode() + content)
     return digest.hexdigest()
@@ -222,7 +222,8 @@ def snapshot(source: Path, target: Path, leave_out: Path, ignored: Ignored = cop
     """Copies a directory of code, so that a run keeps what it ran, and no program writes into the user's folders.
 
     Left out: what is ignored, version control, caches, virtual environments, the directory of all runs, and what is
-    neither file nor directory nor symlink. A symlink that leads out of the directory becomes what it leads to.
+    neither file nor directory nor symlink (`code_notes` says so). A symlink that leads out of the directory becomes
+    what it leads to.
 
     Args:
         source: the user's directory.
@@ -240,14 +241,15 @@ def snapshot(source: Path, target: Path, leave_out: Path, ignored: Ignored = cop
             copy.symlink_to(link)
         elif path.is_dir():
             copy.mkdir()
-        else:
+        elif path.is_file():
             copy_file(path, copy)
 
 
 def entries_of(
     source: Path, leave_out: Path, ignored: Ignored, above: tuple[Path, ...] = ()
 ) -> Iterator[tuple[Path, Path, str | None]]:
-    """Yields what is copied of a directory, folders before what they hold: its name, its path, and of a link its text.
+    """Yields what a directory has of code, folders before what they hold: its name, its path, and of a link its text.
+    What is neither file nor folder, such as a socket, is yielded too; no copy is made of it.
 
     Args:
         source: the directory.
@@ -266,7 +268,7 @@ def entries_of(
                 left_out.add(name)
             elif stat.S_ISLNK(mode):
                 yield from _linked(path, inside, root, leave_out, ignored, above)
-            elif stat.S_ISDIR(mode) or (stat.S_ISREG(mode) and not _skipped(name)):
+            elif stat.S_ISDIR(mode) or not _skipped(name):
                 yield inside, path, None
         names[:] = [name for name in names if name not in left_out and not (here / name).is_symlink()]
 
@@ -278,6 +280,8 @@ def _linked(
     link = os.readlink(path)  # noqa: PTH115  (Path.readlink is the same)
     try:
         target = path.resolve(strict=True)
+    except PermissionError:
+        raise
     except (OSError, RuntimeError):  # nothing is there, or it leads in a circle
         yield inside, path, link
         return
@@ -293,7 +297,7 @@ def _linked(
         below = lambda name, is_folder: ignored(f"{inside.as_posix()}/{name}", is_folder)  # noqa: E731
         for name, file, text in entries_of(path, leave_out, below, (*above, root)):
             yield inside / name, file, text
-    elif target.is_file():
+    else:
         yield inside, path, None
 
 
