@@ -66,11 +66,13 @@ def test_what_is_written_and_not_kept_is_told_and_what_is_below_the_working_dire
     with tarfile.open(_tree(cli).parents[1] / "output" / "output.tar.gz") as archive:
         files = sorted(member.name for member in archive if member.isfile())
     assert files == ["algo-1/data/once", "algo-1/tmp/kept/inside/k"]
+    copy, hint = tmp_path / "out/algo-1/code/runs/a/metrics.csv", "no file is written over: copy to another DIR"
     copied = cli("files", "small", "*/runs/*", "--to", str(tmp_path / "out"), "--output", "json")
-    assert [file["path"] for file in json.loads(copied.stdout)["files"]] == [
-        str(tmp_path / "out" / "algo-1" / "code" / "runs" / "a" / "metrics.csv")
-    ]
-    assert (tmp_path / "out" / "algo-1" / "code" / "runs" / "a" / "metrics.csv").read_bytes() == b"xxxx"
+    assert [file["path"] for file in json.loads(copied.stdout)["files"]] == [str(copy)]
+    assert copy.read_bytes() == b"xxxx"
+    again = cli("files", "small", "--to", str(tmp_path / "out"))
+    assert (again.returncode, again.stderr) == (2, f"error: {copy} is there already\nhint: {hint}\n")
+    assert not (tmp_path / "out" / "algo-1" / "code" / "data").exists(), "all or nothing"
     listed = cli("files", "small").stdout
     assert "algo-1/code/data/once" in listed
     assert "train.py" not in listed  # as it was sent

@@ -169,7 +169,8 @@ def test_output_is_kept_whole_and_never_blocks_a_program(stage):
     assert handle.wait(60) is Status.COMPLETED
     lines = list(handle.logs())
     assert {str(line.stream) for line in lines} == {"homogeneousCluster/algo-1[0]"}, "the agents' notes are left out"
-    assert any(line.stream.name == "agent" for line in handle.logs("homogeneousCluster/algo-1"))
+    assert {line.stream.name for line in handle.logs("homogeneousCluster/algo-1")} == {"0"}
+    assert {line.stream.name for line in handle.logs("homogeneousCluster/algo-1/agent")} == {"agent"}
     out = [line.text for line in lines if line.kind == "o"]
     assert len(out) == 200_000 + 2
     assert out[-2] == "L" * (3 << 20)

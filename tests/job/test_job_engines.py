@@ -6,6 +6,7 @@ import pytest
 
 from headrace.errors import EngineRefused, JobInvalid
 from headrace.job import Job
+from headrace.job.problems.finding import Finding
 from headrace.job.rules.engine_rules import own_hosts, service_rules
 
 GROUPS = [
@@ -206,7 +207,7 @@ def test_options_of_an_installed_engine_of_somebody_else_are_kept_as_they_are(mo
         job(engines={"local": {"stop_grace": -1}, "mine": 3, "mime": {}, "batch": {}})
     told = {problem.field: problem.message for problem in caught.value.problems}
     assert told["engines.mine"] == "must be a mapping"
-    assert "unknown key" in told["engines.mime"]
+    assert told["engines.mime"] == "unknown key; did you mean 'mine'?", "an installed one"
     assert {"engines.local.stop_grace", "engines.batch"} <= told.keys()
 
 
@@ -221,3 +222,8 @@ def test_a_thousand_hosts_are_a_job_and_254_of_them_find_addresses_on_one_machin
     assert problem.field == "instance_groups"
     assert "at most 254 hosts on this machine" in problem.message
     assert problem.value == "1000 hosts"
+
+
+def test_a_path_of_a_finding_that_is_one_text_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"a finding's path is a tuple .* not 'queue'"):
+        Finding("queue", "must be short")  # type: ignore[arg-type]

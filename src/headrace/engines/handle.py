@@ -27,7 +27,7 @@ from headrace.runs import (
 )
 from headrace.runs.event_text import sentence, told
 from headrace.runs.events import ChannelProgress, StatusChanged
-from headrace.runs.reader import POLL_SECONDS
+from headrace.runs.reader import POLL_SECONDS, selector_of
 from headrace.runs.run_paths import AGENT
 
 STILL_SECONDS = 10.0  # after which a part of the work is told again
@@ -102,10 +102,12 @@ class Handle(ABC):
     def logs(self, selector: Selector | str | None = None, *, follow: bool = False) -> Iterator[LogLine]:
         """Yields log lines, merged by time; see `headrace.runs.Run.logs`.
 
-        Without a selector the agents' own notes are left out, as `headrace run` does.
+        The agents' own notes, whose `stream.name` is ``agent``, are left out, as the commands do, unless the selector
+        names them: ``dnn/algo-1/agent``, or `Selector(name="agent")`.
         """
-        lines = self.run.logs(selector, follow=follow)
-        return lines if selector is not None else (line for line in lines if line.stream.name != AGENT)
+        chosen = selector_of(selector)
+        lines = self.run.logs(chosen, follow=follow)
+        return lines if chosen.name is not None else (line for line in lines if line.stream.name != AGENT)
 
     def output(self) -> Iterator[str]:
         """Yields what one who waits wants to see, to the end of the run: the lines of all programs, and what the run

@@ -308,7 +308,7 @@ class Run:
         Raises:
             UsageError: if no stream matches in a run that has finished.
         """
-        chosen = _selector(selector)
+        chosen = selector_of(selector)
         follower = LogFollower(self.paths, chosen, self.on_damage, last)
         if follow:
             yield from self._follow(follower, on_idle)
@@ -387,7 +387,8 @@ def of_kind(metrics: Mapping[Stream, Sequence[Metric]], kind: type[M]) -> dict[S
     return {stream: found for stream, found in chosen.items() if found}
 
 
-def _selector(selector: Selector | str | None) -> Selector:
+def selector_of(selector: Selector | str | None) -> Selector:
+    """Returns what a selector says as text, and all streams for None or an empty text. Raises UsageError."""
     if selector is None or selector == "":
         return Selector()
     return parse_selector(f"run/{selector}")[1] if isinstance(selector, str) else selector

@@ -281,6 +281,7 @@ def files(run: str, patterns: tuple[str, ...], to: str | None, output: str) -> N
       headrace files my-job --output json
     """
     import fnmatch
+    import os
     from pathlib import Path
 
     from headrace.cli.options import answer, open_run
@@ -292,6 +293,10 @@ def files(run: str, patterns: tuple[str, ...], to: str | None, output: str) -> N
         for file in files_of(paths)
         if not patterns or any(fnmatch.fnmatchcase(_name(file), pattern) for pattern in patterns)
     ]
+    there = [] if to is None else [path for file in files if os.path.lexists(path := Path(to, _name(file)))]
+    if there:
+        more = f", and {len(there) - 1} more are" if len(there) > 1 else ""
+        raise UsageError(f"{there[0]} is there already{more}", "no file is written over: copy to another DIR")
     copies = [None if to is None else _copy(file, Path(to)) for file in files]
     listed = [
         {"host": file.host, "name": file.name, "path": str(copy or file.path), "bytes": file.bytes}

@@ -56,6 +56,11 @@ class Finding:
     unknown_key: bool = False
     broken: Broken | None = None
 
+    def __post_init__(self) -> None:
+        """Raises TypeError for a path that is one text: its letters would be its keys."""
+        if not isinstance(self.path, tuple):
+            raise TypeError(f"a finding's path is a tuple of keys and indices, not {self.path!r}")
+
 
 @dataclass(frozen=True)
 class JobSource:
@@ -277,8 +282,14 @@ def _mapping_hint(path: Path, kind: str, model: type[BaseModel] | None) -> str:
     return f"write e.g. {{{next(iter(keys))}: ...}}; its keys: {', '.join(keys)}" if keys and path else ""
 
 
-def unknown_key_at(path: Path, model: type[BaseModel] | None) -> Finding:
-    """Returns that a key is not known: whether a later version will know it, or which known one is near."""
+def unknown_key_at(path: Path, model: type[BaseModel] | None, also: Iterable[str] = ()) -> Finding:
+    """Returns that a key is not known: whether a later version will know it, or which known one is near.
+
+    Args:
+        path: where it is.
+        model: of the whole job.
+        also: keys that are known there beside those of the model.
+    """
     known_of = elsewhere(path[:1] + path[2:] if path[0] == "distribution" and isinstance(path[1], int) else path)
     if known_of is not None:
         return Finding(path, known_of[0], hint=known_of[1])
@@ -286,7 +297,7 @@ def unknown_key_at(path: Path, model: type[BaseModel] | None) -> Finding:
     name = str(path[-1])
     if name in keys:
         return Finding(path, f"is another name of {keys[name]!r}, which is given as well", hint="give one of the two")
-    return Finding(path, f"{UNKNOWN}; {suggestion(name, keys)}")
+    return Finding(path, f"{UNKNOWN}; {suggestion(name, dict.fromkeys((*keys, *also)))}")
 
 
 def known_keys(path: Path, model: type[BaseModel]) -> dict[str, str]:

@@ -438,7 +438,7 @@ def other_engines(job: Structure) -> Iterator[Finding]:
     """What is not headrace's own under `engines` has the name of an installed engine, which knows what it means."""
     for name, options in (job.engines.model_extra or {}).items():
         if name not in engine_names():
-            yield unknown_key_at(("engines", name), JobFields)
+            yield unknown_key_at(("engines", name), JobFields, also=engine_names())
         elif not isinstance(options, Mapping):
             yield Finding(("engines", name), "must be a mapping", show(options))
 
