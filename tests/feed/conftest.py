@@ -9,7 +9,7 @@ from typing import Any
 
 import feed_data
 import pytest
-from feed_servers import Pair, Server, leave_out_torch
+from feed_servers import Pair, Server, leave_out_torch, serving
 
 from headrace.feed import DataLoader
 from headrace.feed.client import remote_pool, shard_placement
@@ -31,13 +31,10 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """Two feed servers for the whole session. Tests that end a server start their own."""
     directory = tmp_path_factory.mktemp("pair")
     servers = Pair(Server(directory, "host-a"), Server(directory, "host-b"))
-    for server in servers:
-        server.wait_ready()
-    _shared.extend(servers)
-    yield servers
-    _shared.clear()
-    for server in servers:
-        server.stop()
+    with serving(*servers):
+        _shared.extend(servers)
+        yield servers
+        _shared.clear()
 
 
 @pytest.fixture

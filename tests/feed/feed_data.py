@@ -135,18 +135,6 @@ def uneven() -> Uneven:
     return Uneven()
 
 
-class Foreign(Noise):
-    """Whole batches with a value that cannot travel."""
-
-    def __getitem__(self, index: int) -> Any:
-        return index
-
-
-@pipeline
-def foreign() -> Foreign:
-    return Foreign()
-
-
 class Big(Noise):
     def __getitem__(self, index: int) -> Any:
         return torch.full((1 << 16,), float(index))  # 256 KiB

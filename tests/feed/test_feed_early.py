@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 from effort import SOAK
 
+from headrace import feed
 from headrace.errors import PositionError
 from headrace.feed import DataLoader
 from headrace.feed.plan.bookmark import Place, Progress
@@ -140,9 +142,19 @@ def test_a_broken_off_pass_is_gone_on_with_and_places_behind_others_are_not_know
         assert len(list(loader)) == STEPS, "the next epoch is whole"
 
 
+def in_lanes() -> Iterator[int]:
+    """The first lane is slow."""
+    lane = feed.lane()
+    assert lane is not None
+    for number in range(lane.id, 12, lane.num_workers):
+        time.sleep(0.0 if lane.id else 0.05)
+        yield number
+
+
 def test_lanes_keep_their_order() -> None:
-    rows = list(DataLoader(iter(range(6)).__iter__, 2, num_shards=1, in_order=False))
-    assert [row.tolist() for row in rows] == [[0, 1], [2, 3], [4, 5]]
+    with DataLoader(in_lanes, 2, num_workers=2, num_shards=2, hedge=False, in_order=False) as loader:
+        batches = [batch.tolist() for batch in loader]
+    assert batches == [[0, 2], [1, 3], [4, 6], [5, 7], [8, 10], [9, 11]]
 
 
 def test_the_place_is_the_first_batch_that_is_missing() -> None:
