@@ -24,7 +24,7 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 from headrace.feed import Auto, DataLoader, stack_arrays
 from headrace.feed.client.local_pool import LocalPool
 from headrace.feed.tuning import executor_rule, loader_tuner
-from headrace.feed.tuning.host_use import HostUse, memory_left, proportional_bytes
+from headrace.feed.tuning.loader_tuner import HostUse, memory_left, proportional_bytes
 from headrace.feed_metrics import Because
 from patience import allowed
 
