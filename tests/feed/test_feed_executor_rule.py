@@ -184,6 +184,16 @@ def test_more_that_do_no_good_go_again_and_are_tried_less_and_less_often() -> No
     assert {Because.NO_HELP, Because.HELD_OFF} <= {choice.because for _, choice in machine.history}
 
 
+def test_what_failed_is_tried_less_and_less_often_for_a_trainer_that_does_nothing_too() -> None:
+    class Locked(Load):
+        def rate(self, executors: int) -> float:
+            return min(1 / self.own, 1 / self.cpu)
+
+    machine = Machine(Locked(own=0.0005, cpu=0.2, sleep=0.3, cores=4)).run(900)  # 1000 needed, 32 allowed
+    tries = [now for now, choice in machine.history if choice.because is Because.STALLED]
+    assert sum(now >= 600 for now in tries) < sum(now < 300 for now in tries) <= 12, tries
+
+
 def test_of_a_jump_that_failed_half_is_tried_next() -> None:
     class Worse(Load):
         """More than three get into each other's way."""

@@ -188,18 +188,18 @@ class ExecutorRule:
             return self._change(allowed)
         if not settled or window.executors != executors:  # some start, or were killed
             return self.choice
-        because = Because.ENOUGH
+        because, needed = Because.ENOUGH, min(window.needed, allowed.executors)  # how many more says nothing
         if self._trial is not None:
             (before, earlier), self._trial = self._trial, None
             grown, gain = executors > before, window.gain(earlier)
             if gain < STALL if grown else gain <= -STALL:
                 (self._too_many if grown else self._too_few).add(executors, now)
-                self._needed = earlier.needed
+                self._needed = min(earlier.needed, allowed.executors)
                 return self._change(Choice(before, Because.NO_HELP if grown else Because.NEEDED))
             if grown:
                 self._too_few.add(before, now)
-            because, self._needed = Because.HELPED if grown else Because.IDLE, window.needed
-        elif not 1 / OTHER_LOAD < min(window.needed, allowed.executors) / (self._needed or window.needed) < OTHER_LOAD:
+            because, self._needed = Because.HELPED if grown else Because.IDLE, needed
+        elif not self._needed / OTHER_LOAD < needed < (self._needed or math.inf) * OTHER_LOAD:
             self._too_few, self._too_many, self._needed = _Failed(), _Failed(), 0.0
         wanted = math.ceil(HEADROOM * window.needed)
         if window.stall >= STALL:
