@@ -199,15 +199,6 @@ def test_a_collate_function_needs_a_host_that_holds_the_whole_batch(
         assert next(batches) == list(range(16, 24))
 
 
-@without_torch
-def test_replicas_that_differ_are_refused(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = hosts("ab", "bc")
-    (first.secret.parent / "host-2" / "b").write_text("1 2 3")
-    message = r"shard 'b' has (3|23) samples on host-\d and (23|3) on host-\d"
-    with served([first, second]) as loader, pytest.raises(PipelineError, match=message):
-        len(loader)
-
-
 def test_hosts_that_do_not_declare_their_shards_are_refused(apart: list[Server]) -> None:
     message = r"on holds-\w+ the dataset does (not )?declare shards, elsewhere"
     with served(apart, some()) as loader:

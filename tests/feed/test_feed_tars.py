@@ -14,7 +14,6 @@ from feed_data import flat
 from feed_servers import Server, local_executors, wait_until
 from source_data import fill_tars, tars, write_tar
 
-from headrace.errors import ShardError
 from headrace.feed import DataLoader, Window, stack_arrays
 
 pytestmark = pytest.mark.usefixtures("without_torch")
@@ -111,13 +110,6 @@ def test_it_goes_on_with_another_number_of_ranks_and_workers(
     assert [row for step in steps for batch in step for row in batch["sum"].tolist()] == rows[48:]
     for loader in four:
         loader.close()
-
-
-def test_a_broken_shard_on_a_host_is_named_to_the_trainer(hosts: Callable[..., Any], tmp_path: Path) -> None:
-    _, loader = hosts("ab")
-    (tmp_path / "host-1" / "b.tar").write_bytes(b"no tar")
-    with loader, pytest.raises(ShardError, match=r"1 of 2 shards cannot be used: .*b\.tar at offset 0"):
-        next(iter(loader))
 
 
 def test_a_row_that_cannot_be_read_is_an_error_of_its_own_and_can_be_left_out(
