@@ -8,8 +8,9 @@ import pytest
 
 from headrace.engines.local.host_limits import Machine
 from headrace.engines.local.plan_hosts import feed_executors, make_plan
+from headrace.engines.new_run import new_run
 from headrace.engines.planning.prepare_run import bring_job_code, code_notes, digest_of_code, moved_paths
-from headrace.errors import JobInvalid, UsageError
+from headrace.errors import EngineRefused, JobInvalid, UsageError
 from headrace.hosting.inputs.source_code import code_digest, snapshot
 from headrace.instance.launch_plan import NAMESPACE, Isolation, Readiness, Retry
 from headrace.job import Job
@@ -310,6 +311,20 @@ def test_what_is_neither_file_nor_folder_is_no_code_and_is_told(
     bring_job_code(job, paths)
     assert f"code: {source}: left out, neither files nor folders: link, pipe" in capsys.readouterr().err
     assert sorted(path.name for path in paths.code.iterdir()) == ["dangling", name, "train.py"]
+
+
+def test_a_disk_that_is_full_is_named_by_the_copy_that_it_cannot_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "home"))
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "train.py").write_text("")
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "code/train.py", None, "/runs/code/train.py")
+    with (
+        pytest.raises(EngineRefused, match=r"No space left on device \(/runs/code/train\.py\)"),
+        new_run(one_host_job(tmp_path, "source"), "local"),
+    ):
+        raise full
 
 
 def test_a_link_that_may_not_be_followed_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

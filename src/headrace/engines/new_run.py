@@ -84,6 +84,7 @@ def _refused(what: str, error: OSError) -> EngineRefused:
     """The error of a runs directory that cannot be written."""
     advice = hint(error)
     elsewhere = "HEADRACE_HOME says where runs lie" if advice else "set HEADRACE_HOME to a folder that you may write to"
-    file = f" ({error.filename})" if error.filename and str(error.filename) not in what else ""
+    name = (error.filename2 if advice else None) or error.filename  # of a copy: a disk that is full is that of the copy
+    file = f" ({name})" if name and str(name) not in what else ""
     words = "; ".join(filter(None, [advice, elsewhere]))
     return EngineRefused(f"{what}: {error.strerror or error}{file}", hint=words)
