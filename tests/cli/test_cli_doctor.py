@@ -8,7 +8,6 @@ import re
 import signal
 import sys
 import textwrap
-import time
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -21,6 +20,7 @@ from effort import SOAK
 from headrace.cli.commands import doctor as doctor_command
 from headrace.cli.commands.doctor import _in_stages
 from headrace.cli.main import invoke
+from patience import until
 
 pytestmark = pytest.mark.torch
 
@@ -269,51 +269,6 @@ def test_a_mistyped_option_or_program_is_refused_with_the_nearest(
     assert hint in capsys.readouterr().err
 
 
-if SOAK:  # measuring/test_trial_watch.py has it, in one process
-
-    def test_short_epochs_of_the_training_loader_are_put_together_and_the_other_loaders_are_listed(
-        doctor: Callable[..., CompletedProcess[str]], script: Callable[[str], str]
-    ) -> None:
-        path = script(
-            """
-            valid = DataLoader(Data(96, 0), batch_size=8)
-            loader = DataLoader(Data(6, 0.03), batch_size=4, num_workers=1)
-            with torch.no_grad():
-                for x in valid: model(x)
-            train(loader, 40)
-            """
-        )
-        report = judge(doctor, path)
-        assert report["ranks"][0]["loader"] == "DataLoader(Data, batch_size=4, num_workers=1)"
-        assert report["ranks"][0]["others"] == ["DataLoader(Data, batch_size=8, num_workers=0): 12 steps"]
-        assert value(report, "steps") == 6
-        assert value(report, "batch_size") == 3  # 4 and 2
-        assert value(report, "data_wait") > 50
-
-
-if SOAK:  # measuring/test_trial_watch.py has it, in one process
-
-    def test_an_iterable_dataset_is_measured_and_its_capacity_said_to_be_unknown(
-        doctor: Callable[..., CompletedProcess[str]], script: Callable[[str], str]
-    ) -> None:
-        path = script(
-            """
-            class Stream(IterableDataset):
-                def __iter__(self):
-                    for i in range(400):
-                        time.sleep(0.03)
-                        yield torch.rand(8)
-
-            train(DataLoader(Stream(), batch_size=4, num_workers=1), 1)
-            """
-        )
-        report = judge(doctor, path)
-        assert report["verdict"]["advice"] == "unknown"
-        assert value(report, "data_wait") > 50
-        assert value(report, "local_capacity") is None
-        assert "IterableDataset" in report["ranks"][0]["figures"]["local_capacity"]["note"]
-
-
 def test_a_stopped_script_unwinds_and_with_cuda_the_device_is_waited_for_at_the_borders_of_what_is_timed(
     doctor: Callable[..., CompletedProcess[str]], script: Callable[[str], str]
 ) -> None:
@@ -338,18 +293,6 @@ def test_a_stopped_script_unwinds_and_with_cuda_the_device_is_waited_for_at_the_
     lines = done.stdout.splitlines()
     at = [number - before for before, number in enumerate(n for n, line in enumerate(lines) if line == "waited")]
     assert at == [1, 1 + 6, TO_REPLAY, TO_REPLAY + 3, TO_END]
-
-
-if SOAK:  # in every run: a stalled one, headrace's own that ends early
-
-    def test_headraces_own_loader_is_measured(
-        doctor: Callable[..., CompletedProcess[str]], script: Callable[[str], str]
-    ) -> None:
-        path = script("import headrace.feed as f; train(f.DataLoader(Data(400, 0.03), batch_size=4, num_workers=1), 1)")
-        report = judge(doctor, path)
-        assert report["ranks"][0]["loader"] == "headrace.feed.DataLoader(Data, batch_size=4, num_workers=1)"
-        assert value(report, "data_wait") > 50
-        assert value(report, "sample_cpu") is not None
 
 
 if SOAK:
@@ -383,20 +326,6 @@ def test_every_rank_is_reported_and_the_worst_is_judged(
     assert report["worst"] == 1
     assert (report["exit_code"], report["stopped"]) == (0, True)
     assert "rank 1, which waits the most of 2 ranks" in report["notes"][0]
-
-
-if SOAK:  # a command that goes on is one of a shell, too
-
-    def test_a_shell_script_is_followed_into_its_python_and_ends_with_the_trial(
-        doctor: Callable[..., CompletedProcess[str]], script: Callable[[str], str], tmp_path: Path
-    ) -> None:
-        path = script("train(DataLoader(Data(400, 0.03), batch_size=4), 1)")
-        shell = tmp_path / "train.sh"
-        shell.write_text(f"set -e\n{sys.executable} {path}\necho deployed\n")
-        done = doctor("sh", str(shell))
-        assert done.returncode == 0
-        assert "deployed" not in done.stdout
-        assert "step floor" in done.stdout
 
 
 def test_a_command_that_goes_on_after_the_trial_is_ended(
@@ -451,10 +380,7 @@ def test_ctrl_c_stops_the_script_and_cleans_up(cli: Cli, script: Callable[[str],
     assert child.returncode == 130
     assert "KeyboardInterrupt" in err
     assert "Traceback" not in err.partition("doctor: stopped")[2]
-    deadline = time.monotonic() + 10
-    while Path(f"/proc/{pid}").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: not Path(f"/proc/{pid}").exists(), 10)
     assert not [each for each in temporary.iterdir() if each.name.startswith("headrace-")]
 
 

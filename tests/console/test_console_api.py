@@ -109,9 +109,7 @@ def test_a_browser_is_told_no_token_but_a_file_of_the_users_alone_that_is_good_o
     finally:
         os.umask(before)
     try:
-        deadline = time.monotonic() + allowed(20)
-        while not told.exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
+        until(told.exists)
         page = Path(told.read_text().removeprefix("file://"))
         assert (page.stat().st_mode & 0o777, page.parent.stat().st_mode & 0o777) == (0o600, 0o700)
         token = page.read_text().partition("token=")[2].partition('"')[0]
@@ -292,10 +290,7 @@ def test_a_page_that_goes_takes_its_connection_along(ui: Ui, home: Path) -> None
             ports.add(answer.extensions["network_stream"].get_extra_info("client_addr")[1])
         held = lambda: {each.raddr.port for each in server.net_connections("tcp") if each.raddr} & ports  # noqa: E731
         assert held() == ports, "each page has a connection of its own"
-    deadline = time.monotonic() + 10
-    while held():
-        assert time.monotonic() < deadline, "connections stay"
-        time.sleep(0.05)
+    until(lambda: not held(), 10, "connections are closed")
 
 
 def test_a_damaged_run_shows_what_can_be_read_and_says_what_cannot(ui: Ui, home: Path, made: RunPaths) -> None:

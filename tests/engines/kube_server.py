@@ -31,6 +31,8 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from patience import until
+
 Object = dict[str, Any]
 TOKEN = "tests-own"
 FAST = {"insecure-skip-tls-verify": True}  # no list of authorities is read for a server without TLS
@@ -142,10 +144,7 @@ class KubeServer:
         self._uvicorn = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._uvicorn.run, name="kube-server")
         self._thread.start()
-        deadline = time.monotonic() + 20
-        while not self._uvicorn.started:
-            assert time.monotonic() < deadline, "the server does not start"
-            time.sleep(0.01)
+        until(lambda: self._uvicorn.started, what="the server starts")
         (listener,) = self._uvicorn.servers[0].sockets
         self.port = listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"

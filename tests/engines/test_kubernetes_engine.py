@@ -418,10 +418,7 @@ def test_a_submission_that_is_killed_is_found_again_or_leaves_nothing(play: Play
         )
         processes.append(process)
         if number == 8:
-            deadline = time.monotonic() + 60
-            while len(made) < 8:
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+            until(lambda: len(made) >= 8, 60)
         process.communicate(timeout=60) if number != 8 else process.kill()
         process.communicate()
     finally:

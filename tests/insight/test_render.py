@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -29,6 +28,7 @@ from headrace.insight.render.run_documents import (
 )
 from headrace.insight.render.svg import HEIGHT, WIDTH, Trace, chart, compared_charts, nice_ticks, run_charts
 from headrace.runs import Cause, CauseKind, GpuUse, LoaderSecond, Metric, Run, Status, Stream, ValueSecond
+from page_reader import Reader
 
 HOSTS = {Stream("dnn_group", "algo-2", "host"): host(0.9), Stream("data_group", "algo-1", "host"): host(0.4)}
 
@@ -202,34 +202,6 @@ def test_metrics_of_the_logs_have_a_table(tmp_path: Path) -> None:
     (sheet,) = [one for one in report_tables(report(run)) if one.title == "metrics of the logs"]
     assert sheet.columns == ("metric", "programs", "found", "last", "least", "greatest", "mean")
     assert sheet.rows == (("loss", "dnn_group/algo-2[0]", "10", "1.1", "1", "2", "1.5"),)
-
-
-class Reader(HTMLParser):
-    """Collects tags and text, and checks that tags are closed."""
-
-    VOID = frozenset({"meta", "br"})
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.words: list[str] = []
-        self._open: list[str] = []
-        self.feed(page)
-        assert not self._open
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in self.VOID:
-            self._open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.words.append(data)
 
 
 @pytest.fixture(scope="module")

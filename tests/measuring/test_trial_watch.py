@@ -155,6 +155,9 @@ def test_an_evaluation_is_not_replayed_before_the_training(bench: Callable[..., 
     one.passes(DataLoader(numbers(400), batch_size=4), 1)
     assert one.trial.ended
     assert (one.judged().loader.batch_size, one.judged().loader.training) == (4, True)
+    found = report(read_trial(one.folder), ["x"], 0, stopped=True, transfer=None)
+    assert found is not None
+    assert found.ranks[0].others == ("DataLoader(TensorDataset, batch_size=2, num_workers=0): 15 steps",)
 
 
 def test_a_script_that_only_evaluates_is_replayed_in_the_end(bench: Callable[..., Bench]) -> None:
