@@ -11,12 +11,13 @@ import torch
 from feed_servers import Pair
 from leaf_kinds import KINDS, Kinds, KindsInLanes, content, kinds, kinds_in_lanes, rows
 from torch.utils.data import DataLoader as TorchLoader
+from torch.utils.data import default_collate
 
 from headrace.errors import PipelineError
 from headrace.feed import DataLoader, stack_arrays
 from headrace.feed.batch import pytree, row_layout
 from headrace.feed.loader.device import PlainDevice, _mapped
-from headrace.feed.pipelines.fetch import collate_as_torch
+from headrace.feed.pipelines.fetch import collate_as_torch, uneven_field
 
 ROUNDS = 3
 
@@ -86,6 +87,23 @@ def test_rows_of_every_kind_that_are_written_one_by_one_are_the_batch(collate: A
         written += 1
         assert content(pytree.rebuild(layout.describe(3), block)) == expected, name
     assert written > 40
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's own, once a process
+@pytest.mark.parametrize("collate", [stack_arrays, default_collate])
+def test_the_field_that_keeps_rows_from_being_stacked_is_told_beside_every_kind(collate: Any) -> None:
+    stacked = 0
+    for name, value in KINDS.items():
+        try:
+            collate([value, value])
+        except (TypeError, RuntimeError, ValueError):
+            continue
+        stacked += 1
+        assert uneven_field([{"a": value, "b": [value]}] * 2, collate) == "", name
+        assert uneven_field([{"a": value, "b": 1}, {"a": value}], collate) == "batch['b'] is not in every sample", name
+        pair = [{"a": value, "b": [np.ones(size), 1]} for size in (2, 3)]
+        assert uneven_field(pair, collate) == "batch['b'][0] has the shapes (2,) and (3,)", name
+    assert stacked > 40
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -37,6 +37,7 @@ from __future__ import annotations
 import copy
 import enum
 import functools
+import hashlib
 import re
 import sys
 from collections import OrderedDict, UserDict, defaultdict
@@ -44,6 +45,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequenc
 from functools import partial
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -60,6 +62,7 @@ MAX_NODES = 1_000_000
 _DTYPE = re.compile(r"[<>|=][biufcSUmM][1-9]\d{0,9}(\[([1-9]\d{0,8})?[a-zA-Z]{1,7}\])?")  # what `dtype.str` gives
 
 _PLAIN = SCALARS | CONTAINERS
+DIGEST_BYTES = 8
 INLINE = 512  # bytes of plain values that stand in the description; more lie in the block
 
 Node = list[Any]
@@ -398,6 +401,14 @@ def write_leaves(leaves: Sequence[tuple[int, Bytes]], block: Bytes) -> None:
     """Copies leaves to their places in a block."""
     for offset, raw in leaves:
         block[offset : offset + raw.size] = raw
+
+
+def digest_of_bytes(node: Node, leaves: Sequence[tuple[int, Bytes]]) -> bytes:
+    """Returns what tells a tree that was described from others: `DIGEST_BYTES` of its description and its leaves."""
+    digest = hashlib.blake2b(msgspec.msgpack.encode(node), digest_size=DIGEST_BYTES)
+    for _, raw in leaves:
+        digest.update(raw.data)
+    return digest.digest()
 
 
 def packed(leaves: Sequence[tuple[int, Bytes]], size: int) -> bytes:

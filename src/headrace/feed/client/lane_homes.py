@@ -89,10 +89,9 @@ class Holdings:
     def __init__(self, lanes: int) -> None:
         self._lanes = lanes
         self._held: dict[WorkerNumber, tuple[_Holding, str]] = {}  # and the worker's name
-        self._unused: set[WorkerNumber] = set()
-        self._known: list[_Holding] = []  # by their smallest keys
-        self._number: dict[WorkerNumber, int] = {}  # of what a worker holds, among these
-        self._of: list[int] = []  # lane -> number of its holding
+        self._asked: dict[WorkerNumber, _Holding] = {}  # of those that are used
+        self._known: dict[_Holding, _Holding] = {}  # each by itself, sorted by their smallest keys
+        self._of: list[_Holding] = []  # by lane
         self._shares: list[tuple[int, int]] = []  # lane -> part, of how many
 
     def add(self, worker: WorkerNumber, name: str, shards: Shards, digest: str) -> bool:
@@ -107,21 +106,17 @@ class Holdings:
         if self._known and holding not in self._known:
             return False
         self._held[worker] = holding, name
-        self._unused.discard(worker)
-        if self._known:
-            self._number[worker] = self._known.index(holding)
+        self._asked[worker] = self._known.get(holding, holding)
         return True
 
     def remove(self, worker: WorkerNumber) -> None:
         """A worker is gone."""
         self._held.pop(worker, None)
-        self._number.pop(worker, None)
-        self._unused.discard(worker)
+        self._asked.pop(worker, None)
 
     def refuse(self, worker: WorkerNumber) -> None:
         """A worker is not used. What it holds is of the data all the same: nothing is passed over."""
-        self._unused.add(worker)
-        self._number.pop(worker, None)
+        self._asked.pop(worker, None)
 
     def deal(self) -> None:
         """Deals the lanes: all workers have announced what they hold.
@@ -145,14 +140,13 @@ class Holdings:
                 "each lane is read from one set",
                 hint=f"give the loader num_shards={len(known)} or more; at least twice the number of workers is best",
             )
-        self._of = deal([sum(samples for _, samples in holding.shards) for holding in known], self._lanes)
-        counts, parts = Counter(self._of), Counter[int]()
-        for number in self._of:
+        numbers = deal([sum(samples for _, samples in holding.shards) for holding in known], self._lanes)
+        counts, parts = Counter(numbers), Counter[int]()
+        for number in numbers:
             self._shares.append((parts[number], counts[number]))
             parts[number] += 1
-        self._known = known
-        used = [worker for worker in self._held if worker not in self._unused]
-        self._number = {worker: known.index(self._held[worker][0]) for worker in used}
+        self._of, self._known = [known[number] for number in numbers], {holding: holding for holding in known}
+        self._asked = {worker: self._known[holding] for worker, holding in self._asked.items()}
 
     @property
     def apart(self) -> bool:
@@ -163,8 +157,8 @@ class Holdings:
     def digest(self) -> str:
         """What tells the data, and which of them lie together; where all lie together, their digest alone."""
         if not self.apart:
-            return data_digest([("", -1)], [self._known[0].digest])
-        return f"{digest_of(self._known, b'holdings')} in {len(self._known)} parts"
+            return data_digest([("", -1)], [holding.digest for holding in self._known])
+        return f"{digest_of([*self._known], b'holdings')} in {len(self._known)} parts"
 
     def share(self, lane: int) -> tuple[int, int]:
         """Returns which part of its holding's rows a lane is, and of how many."""
@@ -172,15 +166,15 @@ class Holdings:
 
     def holds(self, worker: WorkerNumber, lane: int) -> bool:
         """Returns whether a worker can read a lane."""
-        return self._number.get(worker, -1) == self._of[lane]
+        return self._asked.get(worker) is self._of[lane]
 
     def together(self, lane: int, other: int) -> bool:
         """Returns whether two lanes are of one holding."""
-        return self._of[lane] == self._of[other]
+        return self._of[lane] is self._of[other]
 
     def lost(self, lane: int) -> bool:
         """Returns whether no worker can read a lane any more."""
-        return self._of[lane] not in self._number.values()
+        return all(holding is not self._of[lane] for holding in self._asked.values())
 
 
 def _refuse(key: str, one: _Holding, its_name: str, other: _Holding, name: str) -> NoReturn:

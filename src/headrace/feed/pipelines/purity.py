@@ -213,10 +213,7 @@ def _fields(sample: object) -> Fields:
     fields: Fields = {}
     for place, value in pytree.fields_of(sample):
         node, leaves, _ = pytree.describe(value)
-        digest = hashlib.blake2b(repr(node).encode())
-        for _, raw in leaves:
-            digest.update(raw.data)
-        fields[place] = digest.digest()
+        fields[place] = pytree.digest_of_bytes(node, leaves)
     return fields
 
 

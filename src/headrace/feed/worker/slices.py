@@ -98,7 +98,6 @@ class ChunkSums:
         return bytes(self._sums) + rest + sums_of(others)
 
 
-DIGEST_BYTES = 8
 _Place = tuple[int, int, int]  # seed, epoch and plan position of a batch
 LEAST_BYTES = 64 << 10  # of a row; smaller ones are collected and stacked in one call, which costs less
 
@@ -217,7 +216,7 @@ def _write(batch: Any, request: SliceRequest, target: _Target) -> Written:
     """Writes a batch that was made whole behind what stands in the slab already."""
     node, leaves, size = pytree.describe(batch)
     target.write_leaves(leaves, size, summed=request.sums)
-    return Written(node, size, _batch_digest(node, leaves) if request.check else b"")
+    return Written(node, size, pytree.digest_of_bytes(node, leaves) if request.check else b"")
 
 
 def stacks_in_place(built: Built, request: SliceRequest) -> bool:
@@ -336,19 +335,11 @@ def _failure(number: int, failed: RowFailed | LaneFailed) -> Failure:
     return Failure(number, failed.row, remote_error(cause))
 
 
-def _batch_digest(node: pytree.Node, leaves: Sequence[tuple[int, Bytes]]) -> bytes:
-    """Returns the digest of a batch that was made whole."""
-    digest = hashlib.blake2b(msgspec.msgpack.encode(node), digest_size=DIGEST_BYTES)
-    for _, raw in leaves:
-        digest.update(raw.data)
-    return digest.digest()
-
-
 def _row_digests(layout: Layout, block: Bytes, rows: int, first: int, count: int) -> list[bytes]:
     """Returns the digests of rows first..first+count-1."""
     offsets, digests = layout.offsets(rows), []
     for row in range(first, first + count):
-        digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
+        digest = hashlib.blake2b(digest_size=pytree.DIGEST_BYTES)
         for table, offset in zip(layout.tables, offsets, strict=True):
             begin = offset + row * table.row_bytes
             digest.update(block[begin : begin + table.row_bytes].data)
