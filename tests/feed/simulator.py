@@ -24,6 +24,7 @@ from headrace.feed.batch.slab import Slab
 from headrace.feed.client.scheduler import MAX_DEATHS, MAX_DEATHS_TOGETHER, Schedule
 from headrace.feed.client.worker_pool import Arrival, Kind, Worker, WorkerPool
 from headrace.feed.descriptors import Descriptors
+from headrace.feed.identifiers import WorkerNumber
 from headrace.feed.pipelines.fetch import Built, SampleAddresses, make_whole
 from headrace.feed.pipelines.seeds import PreservedGenerators
 from headrace.feed.plan.epoch import BatchPlan
@@ -42,6 +43,11 @@ class Line:
 
     def send(self, message: messages.Message, *, route: int = 0, descriptors: Sequence[int] = ()) -> None:
         self._deliver(message, [os.dup(descriptor) for descriptor in descriptors])
+
+
+def a_worker(number: int, name: str = "", executors: int = 1) -> Worker:
+    """Makes a worker that nothing is sent to."""
+    return Worker(WorkerNumber(number), name, "remote", None, executors)  # type: ignore[arg-type]
 
 
 @dataclass(eq=False)

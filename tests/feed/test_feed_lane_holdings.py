@@ -17,12 +17,12 @@ from effort import SOAK
 from feed_data import flat
 from feed_servers import Server, leave_out_torch
 from feed_shards import as_it_is, counted, fill_lines, kept, mixed, often, packed, tokens_of, wanted
+from simulator import a_worker
 
 from headrace import feed
 from headrace.errors import PipelineError, PositionError, WorkersLost
 from headrace.feed import DataLoader
 from headrace.feed.client.lane_homes import Holdings, LaneHomes, deal
-from headrace.feed.client.work_units import WorkerLoad
 from headrace.feed.identifiers import WorkerNumber
 from headrace.feed.plan.lane_pass import LaneCursor, LaneDraw, Lanes
 from patience import allowed
@@ -205,7 +205,7 @@ def test_no_worker_of_a_holding_takes_more_than_its_share_also_under_a_number_th
     one, other = held(("a", 8)), held(("b", 8))
     found, homes = holdings(8, one, other, one), LaneHomes()
     homes.executors, homes.holdings = 6, found
-    workers = {WorkerNumber(number): WorkerLoad(f"host-{number}", 2) for number in (1, 2, 3)}
+    workers = {WorkerNumber(number): a_worker(number, f"host-{number}", 2) for number in (1, 2, 3)}
     taken: Counter[int] = Counter()
     for lane in range(8):
         able = homes.able(lane, workers)
@@ -218,7 +218,7 @@ def test_no_worker_of_a_holding_takes_more_than_its_share_also_under_a_number_th
         del workers[WorkerNumber(gone)]
     assert found.add(WorkerNumber(2), "host-4", *one)
     assert found.add(WorkerNumber(4), "host-5", *other)
-    workers |= {WorkerNumber(number): WorkerLoad(f"host-{number + 1}", 2) for number in (2, 4)}
+    workers |= {WorkerNumber(number): a_worker(number, f"host-{number + 1}", 2) for number in (2, 4)}
     taken.clear()
     for lane in range(8):
         able = homes.able(lane, workers)
@@ -231,7 +231,7 @@ def test_no_worker_of_a_holding_takes_more_than_its_share_also_under_a_number_th
 def test_a_late_answer_is_asked_for_a_second_time_only_of_a_host_that_holds_the_same() -> None:
     one, other = held(("a", 8)), held(("b", 8))
     homes, lanes = LaneHomes(), Lanes(4)
-    workers = {WorkerNumber(number): WorkerLoad(f"host-{number}", 1) for number in (1, 2, 3)}
+    workers = {WorkerNumber(number): a_worker(number, f"host-{number}", 1) for number in (1, 2, 3)}
     near, far = (LaneDraw(LaneCursor(lane=0, asked=4), lanes, first, 4) for first in (0, 400))
     assert set(homes.quick(near, workers)) == {1, 2, 3}
     homes.holdings = holdings(4, one, other, one)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from feed_servers import write_secret
+from simulator import a_worker
 
 from headrace.errors import WorkersLost
 from headrace.feed.client.assembly import Assembly
@@ -20,7 +21,7 @@ from headrace.feed.client.remote_pool import RemotePool
 from headrace.feed.client.scheduler import Schedule
 from headrace.feed.client.shard_placement import LayoutProbe, ShardPlacement
 from headrace.feed.client.work_units import Request
-from headrace.feed.client.worker_pool import RECOVER_SECONDS, START_SECONDS, Worker, WorkerState
+from headrace.feed.client.worker_pool import RECOVER_SECONDS, START_SECONDS, WorkerState
 from headrace.feed.identifiers import WorkerNumber
 from headrace.feed.plan.epoch import BatchPlan, EpochPlan
 from headrace.feed.wire import messages
@@ -45,13 +46,13 @@ class Hosts:
             self.tell(number)
         assert self.placement.settle(0.0)
         for number in held:
-            self.schedule.add_worker(number, f"host-{number}", 2, 0.0)
+            self.schedule.add_worker(a_worker(number, f"host-{number}", 2), 0.0)
         self.schedule.stackable = True
         self.asked: list[Request] = []
 
     def tell(self, number: int) -> None:
         shards = [(key, SIZE) for key in sorted(self.held[number])]
-        worker = Worker(number, f"host-{number}", "remote", None)  # type: ignore[arg-type]
+        worker = a_worker(number, f"host-{number}")
         assert self.placement.opened(worker, messages.Opened(1, len(shards) * SIZE, False, {}, shards), 0.0)
 
     def ask_all(self) -> None:
@@ -74,7 +75,7 @@ class Hosts:
 
     def come_back(self, number: int) -> None:
         self.tell(number)
-        self.schedule.add_worker(number, f"host-{number}", 2, 0.0)
+        self.schedule.add_worker(a_worker(number, f"host-{number}", 2), 0.0)
         self.placement.changed()
 
 
@@ -134,7 +135,7 @@ def test_a_layout_is_learned_row_by_row_and_nothing_is_kept_of_the_batches_that_
     hosts.schedule.stackable = False
     assembly = Assembly(1 << 20)
     probe = LayoutProbe(hosts.placement, hosts.schedule, assembly)
-    worker = Worker(1, "host-1", "remote", None)  # type: ignore[arg-type]
+    worker = a_worker(1, "host-1")
     across = list(range(SIZE - 2, SIZE + 2))  # of a and of b: only host 1 holds them all
     for step in range(3):
         hosts.schedule.push([BatchPlan(0, step, step * len(across), across, 0)])

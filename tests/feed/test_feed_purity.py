@@ -14,11 +14,12 @@ import pytest
 import trouble_data
 from effort import SOAK
 from feed_servers import Server
+from simulator import a_worker
 
 from headrace.feed import DataLoader, stack_arrays
 from headrace.feed.client.policy import PurityWarning
 from headrace.feed.client.verifier import CHEAP_SECONDS, CHECK_SHARE, FIRST, Check, Verifier
-from headrace.feed.client.work_units import Bundle, Request, Slice, WorkerLoad
+from headrace.feed.client.work_units import Bundle, Request, Slice
 from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.wire import messages
 
@@ -173,7 +174,7 @@ def test_slices_that_turn_out_to_be_made_whole_are_counted_when_they_are_asked_f
 @pytest.mark.parametrize("share", [0.000001, 1.0])
 def test_checks_of_what_takes_long_wait_until_they_are_a_small_part_of_the_work(share: float) -> None:
     verifier = Verifier(share)
-    others = {number: WorkerLoad(str(number), 1) for number in (1, 2)}
+    others = {number: a_worker(number, str(number)) for number in (1, 2)}
     done, asked = messages.Done(1, 8, [], b"", 2.0, 2.0), 0
     for step in range(100):  # slices of 2 s
         bundle = Bundle((BatchPlan(0, step, 0, list(range(8)), 0),))

@@ -7,6 +7,7 @@ import itertools
 import random
 
 import pytest
+from simulator import a_worker
 
 from headrace.feed.client.scheduler import MAX_DEATHS, MAX_DEATHS_TOGETHER, Schedule
 from headrace.feed.client.work_units import Request, Slice
@@ -24,7 +25,7 @@ def plan(step: int, rows: int = 8, epoch: int = 0) -> BatchPlan:
 def a_schedule(*workers: tuple[str, int], steps: int = 6, rows: int = 8) -> Schedule:
     schedule = Schedule()
     for number, (name, executors) in enumerate(workers, 1):
-        schedule.add_worker(number, name, executors, 0.0)
+        schedule.add_worker(a_worker(number, name, executors), 0.0)
     for step in range(steps):
         schedule.push([plan(step, rows)])
     return schedule
@@ -77,7 +78,7 @@ def deep(*workers: tuple[str, int], steps: int = 20) -> tuple[Schedule, dict[int
     schedule.unattended(100.0)
     owed = [request for _, request, _ in ask_all(schedule)]
     for number, (name, executors) in enumerate(workers, 2):
-        schedule.add_worker(number, name, executors, 0.0)
+        schedule.add_worker(a_worker(number, name, executors), 0.0)
     return schedule, {1: owed}
 
 
@@ -135,7 +136,7 @@ def test_nothing_is_taken_back_that_would_not_come_sooner() -> None:
     schedule, owed = deep()
     for request in owed[1][: -DEPTH - 1]:
         finish(schedule, 1, request, seconds=0.1)
-    schedule.add_worker(2, "slow", 1, 0.0)
+    schedule.add_worker(a_worker(2, "slow", 1), 0.0)
     schedule.workers[2].seconds_per_row = 1.0
     assert schedule.idle_work(0.0).taken == []
     schedule.workers[2].seconds_per_row = 0.01
@@ -315,7 +316,7 @@ def test_whatever_dies_every_row_of_every_batch_is_made_in_the_end(attempt: int)
         event = chance.random()
         if event < 0.1 and len(schedule.workers) > 1:
             schedule.remove_worker(chance.choice(list(schedule.workers)))
-            schedule.add_worker(next(numbers), "new", chance.randint(1, 3), 0.0)
+            schedule.add_worker(a_worker(next(numbers), "new", chance.randint(1, 3)), 0.0)
         elif event < 0.15:
             batch = chance.choice(list(schedule.bundles.values()))
             schedule.start_over(batch)
@@ -407,10 +408,10 @@ def test_at_most_one_in_twenty_requests_is_a_hedge() -> None:
 
 def test_without_hedging_nothing_is_asked_for_twice() -> None:
     schedule = Schedule()
-    schedule.add_worker(1, "a", 1, 0.0)
+    schedule.add_worker(a_worker(1, "a", 1), 0.0)
     schedule.push([plan(0)])
     ask_all(schedule)
-    schedule.add_worker(2, "b", 1, 0.0)
+    schedule.add_worker(a_worker(2, "b", 1), 0.0)
     assert schedule.idle_work(1000.0, hedge=False).again is None
     assert late(schedule, 1000.0) is not None
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from simulator import Data, Peer, SimulatedPool, World, plain, would_be_given_up
+from simulator import Data, Peer, SimulatedPool, World, a_worker, plain, would_be_given_up
 from source_data import fill_tars
 from torch.utils.data import default_collate
 
@@ -272,7 +272,7 @@ def _owed(session: Session, peer: Peer) -> list[Request]:
 def test_no_fault_is_played_over_rows_that_another_one_on_its_way_may_cost() -> None:
     schedule = Schedule()
     for number in (1, 2, 3):
-        schedule.add_worker(WorkerNumber(number), f"executor {number}", 1, 0.0)
+        schedule.add_worker(a_worker(number, f"executor {number}"), 0.0)
     schedule.push([BatchPlan(0, 0, 0, [0], 0)])
     asked = schedule.next_slice()
     assert asked is not None

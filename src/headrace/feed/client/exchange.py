@@ -309,8 +309,7 @@ class Exchange:
         comparison = self.placement.comparison()
         if comparison is not None:
             worker.link.post(comparison, worker.route)
-        shared, numerics = worker.kind == "server", worker.numerics
-        self.schedule.add_worker(worker.number, worker.name, worker.executors, self._now(), shared, numerics)
+        self.schedule.add_worker(worker, self._now())
         self.placement.changed()
         self.opened()
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from headrace.errors import PipelineError
 from headrace.feed.batch.plain_values import digest_of
-from headrace.feed.client.work_units import WorkerLoad
+from headrace.feed.client.worker_pool import Worker
 from headrace.feed.identifiers import WorkerNumber
 from headrace.feed.plan.lane_pass import LaneDraw
 from headrace.feed.plan.orders.mixed_order import Apportion
@@ -203,7 +203,7 @@ class LaneHomes:
         self.executors = 1
         self.holdings: Holdings | None = None
 
-    def quick(self, draw: LaneDraw, workers: Mapping[WorkerNumber, WorkerLoad]) -> Mapping[WorkerNumber, WorkerLoad]:
+    def quick(self, draw: LaneDraw, workers: Mapping[WorkerNumber, Worker]) -> Mapping[WorkerNumber, Worker]:
         """Returns those of some workers that can make a draw without a long replay."""
         return self._holders(draw.cursor.lane, workers) if draw.cheap() else {}
 
@@ -211,12 +211,12 @@ class LaneHomes:
         """Returns whether a worker can read a lane."""
         return self.holdings is None or self.holdings.holds(worker, lane)
 
-    def _holders(self, lane: int, workers: Mapping[WorkerNumber, WorkerLoad]) -> Mapping[WorkerNumber, WorkerLoad]:
+    def _holders(self, lane: int, workers: Mapping[WorkerNumber, Worker]) -> Mapping[WorkerNumber, Worker]:
         if self.holdings is None:
             return workers
         return {number: worker for number, worker in workers.items() if self.holds(number, lane)}
 
-    def able(self, lane: int, workers: Mapping[WorkerNumber, WorkerLoad]) -> Mapping[WorkerNumber, WorkerLoad]:
+    def able(self, lane: int, workers: Mapping[WorkerNumber, Worker]) -> Mapping[WorkerNumber, Worker]:
         """Returns who may be asked for a lane: its worker, or those that have the fewest lanes and may take more."""
         workers, holdings = self._holders(lane, workers), self.holdings
         home = self._homes.get(lane)

@@ -406,7 +406,7 @@ class RemotePool(WorkerPool):
         if worker.handshake.welcome is not None:
             host = self._host(worker)
             host.delay, host.refused = RETRY_SECONDS, host.refused if host.unserved else None
-            worker.executors = worker.handshake.welcome.executors
+            worker.executors = max(1, worker.handshake.welcome.executors)
             worker.name = f"{worker.handshake.welcome.host}"
             self._welcomed.append(worker)
             _log.info("%s: connected; it has %d executors", worker.name, worker.executors)

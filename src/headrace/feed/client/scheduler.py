@@ -38,7 +38,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.feed.client.lane_homes import LaneHomes
-from headrace.feed.client.work_units import Bundle, Purpose, Request, Slice, WorkerLoad
+from headrace.feed.client.work_units import Bundle, Purpose, Request, Slice
+from headrace.feed.client.worker_pool import Worker
 from headrace.feed.identifiers import RequestNumber, WorkerNumber
 from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.worker.executor_rules import DEPTH
@@ -74,8 +75,8 @@ class Schedule:
     """See the module."""
 
     def __init__(self) -> None:
-        self.workers: dict[WorkerNumber, WorkerLoad] = {}
-        self.leaving: dict[WorkerNumber, WorkerLoad] = {}  # asked for nothing more; what they owe is taken
+        self.workers: dict[WorkerNumber, Worker] = {}
+        self.leaving: dict[WorkerNumber, Worker] = {}  # asked for nothing more; what they owe is taken
         self.bundles: dict[tuple[int, int], Bundle] = {}
         self.stackable = False  # rows may be asked for one by one: the layout is known
         self.placement: ShardPlacement | None = None  # when workers hold different data
@@ -132,11 +133,10 @@ class Schedule:
 
     # Workers
 
-    def add_worker(
-        self, number: WorkerNumber, name: str, executors: int, now: float, shared: bool = False, numerics: bytes = b""
-    ) -> None:
+    def add_worker(self, worker: Worker, now: float) -> None:
         """A worker is ready to be asked."""
-        self.workers[number] = WorkerLoad(name, max(1, executors), shared, numerics, since=now, lead=self._lead)
+        worker.since, worker.lead = now, self._lead
+        self.workers[worker.number] = worker
 
     def remove_worker(self, number: WorkerNumber) -> list[Request]:
         """A worker is gone. Returns the requests whose answers it owed; their slices will be requested elsewhere."""
@@ -192,11 +192,11 @@ class Schedule:
             return None
         finish = {number: self.finish(worker, waiting.rows) for number, worker in able.items()}
         near = SLOW * min(finish.values())
-        for shared in (False, True):
+        for own_host in (False, True):
             quick = [
                 number
                 for number, worker in able.items()
-                if worker.shared is shared and worker.has_room and finish[number] <= near
+                if (worker.kind == "server") is own_host and worker.has_room and finish[number] <= near
             ]
             if quick:
                 return min(quick, key=lambda number: (finish[number], len(self.workers[number].outstanding))), waiting
@@ -206,7 +206,7 @@ class Schedule:
         last = waiting if waiting.placed else next(self.waiting_slices(latest=True), None)
         return (min(idle, key=lambda number: finish[number]), last) if last is not None else None
 
-    def able(self, slice_: Slice) -> Mapping[WorkerNumber, WorkerLoad]:
+    def able(self, slice_: Slice) -> Mapping[WorkerNumber, Worker]:
         """Returns the workers that hold a slice's samples, or go on with its lane."""
         if slice_.draw is not None:
             return self.lanes.able(slice_.draw.cursor.lane, self.workers)
@@ -255,11 +255,11 @@ class Schedule:
             Slice(bundle, a, b, whole=False, holders=holders) for a, b in itertools.pairwise(edges) if b > a
         ]
 
-    def finish(self, worker: WorkerLoad, rows: int) -> float:
+    def finish(self, worker: Worker, rows: int) -> float:
         """Seconds until the worker would have made `rows` more rows."""
         return self.pace(worker) * (worker.outstanding_rows / worker.executors + rows)
 
-    def pace(self, worker: WorkerLoad) -> float:
+    def pace(self, worker: Worker) -> float:
         """Seconds that a row takes an executor of a worker; of one that has not answered yet, as the quickest one."""
         if worker.seconds_per_row:
             return worker.seconds_per_row

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from headrace.errors import ShardError
-from headrace.feed.client.work_units import Request, WorkerLoad
+from headrace.feed.client.work_units import Request
+from headrace.feed.client.worker_pool import Worker
 from headrace.feed.identifiers import WorkerNumber
 from headrace.feed.wire import messages
 from headrace.feed.wire.remote_errors import in_short, kind_of
@@ -114,7 +115,7 @@ class Verifier:
 
     def next(
         self,
-        workers: Mapping[WorkerNumber, WorkerLoad],
+        workers: Mapping[WorkerNumber, Worker],
         requests: int,
         holds: Callable[[WorkerNumber, Request], bool],
     ) -> tuple[WorkerNumber, Check] | None:

@@ -1,4 +1,4 @@
-"""What is under way: bundles of batches, the slices that they are made in, requests for slices, and who makes them.
+"""What is under way: bundles of batches, the slices that they are made in, and requests for slices.
 
 Records, which `scheduler` keeps and the others read. A request is that one worker is asked once for one slice. The rows
 of an unwanted request are not needed any more, but its answer is still outstanding: until it comes, or the worker is
@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Literal
 from headrace.feed.identifiers import NO_SLAB, RequestNumber, SlabNumber, WorkerNumber
 from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.wire import messages
-from headrace.feed.worker.executor_rules import DEPTH
 
 if TYPE_CHECKING:
     from headrace.feed.client.verifier import Check
@@ -138,53 +137,3 @@ class Request:
     message: messages.SliceRequest = field(init=False, repr=False)
     taken_back: float | None = None
     unwanted: bool = False
-
-
-@dataclass(eq=False)
-class WorkerLoad:
-    """What the schedule knows of one worker: a local executor, or a host's feed server.
-
-    Attributes:
-        name: for messages.
-        executors: how many slices it makes at a time.
-        shared: whether it works on the trainer's own host and takes CPU time from it.
-        numerics: how it computes; what is made is compared among equal ones.
-        seconds_per_row: measured, of one executor; 0 until it has answered.
-        outstanding: requests whose answers it owes, in the order asked; changed by `owe` and `answered` only.
-        outstanding_rows: rows that it has been asked for.
-        since: when it was last idle, or answered: what it works on has taken that long at most.
-        lead: seconds of work that each of its executors should have, because it is asked for nothing meanwhile.
-        made: rows that it has made.
-    """
-
-    name: str
-    executors: int
-    shared: bool = False
-    numerics: bytes = b""
-    seconds_per_row: float = 0.0
-    outstanding: dict[RequestNumber, Request] = field(default_factory=dict)
-    outstanding_rows: int = 0
-    since: float = 0.0
-    lead: float = 0.0
-    made: int = 0
-
-    def owe(self, request: Request) -> None:
-        """It has been asked."""
-        self.outstanding[request.number] = request
-        self.outstanding_rows += request.slice.rows
-
-    def answered(self, number: RequestNumber) -> Request | None:
-        """It has answered. Returns the request; None when it does not owe that answer (any more)."""
-        request = self.outstanding.pop(number, None)
-        self.outstanding_rows -= request.slice.rows if request is not None else 0
-        return request
-
-    @property
-    def expected(self) -> float:
-        """Seconds of each executor that its outstanding rows will take; 0 until it has answered."""
-        return self.outstanding_rows * self.seconds_per_row / self.executors
-
-    @property
-    def has_room(self) -> bool:
-        """Whether it should be asked for more."""
-        return len(self.outstanding) < DEPTH * self.executors or 0.0 < self.expected < self.lead

@@ -13,16 +13,18 @@ import logging
 import select
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from headrace.errors import FeedError, ProtocolError
 from headrace.feed.batch.slab import SlabPool
-from headrace.feed.identifiers import NO_ROUTE, RouteNumber, SlabNumber, WorkerNumber
+from headrace.feed.client.work_units import Request
+from headrace.feed.identifiers import NO_ROUTE, RequestNumber, RouteNumber, SlabNumber, WorkerNumber
 from headrace.feed.wire import messages
 from headrace.feed.wire.endpoints import NOWHERE, ClientHandshake, Endpoint
 from headrace.feed.wire.framed_connection import ConnectionClosed, Link
 from headrace.feed.wire.frames import Frame
+from headrace.feed.worker.executor_rules import DEPTH
 
 ASK_AFTER = 1.0
 GONE_AFTER = 3.0
@@ -97,7 +99,7 @@ class WorkerState(enum.Enum):
 
 @dataclass(eq=False)
 class Worker:
-    """One worker, as the session sees it.
+    """One worker, a local executor or a host's feed server, as the session sees it.
 
     Attributes:
         number: its number in the schedule; no other worker of the session ever has it.
@@ -106,7 +108,13 @@ class Worker:
         link: the connection that carries it.
         executors: how many slices it makes at a time.
         reason: why it was lost.
-        numerics: how it computes, once it has said so.
+        numerics: how it computes, once it has said so; what is made is compared among equal ones.
+        seconds_per_row: measured, of one executor; 0 until it has answered.
+        outstanding: requests whose answers it owes, in the order asked; changed by `owe` and `answered` only.
+        outstanding_rows: rows that it has been asked for.
+        since: when it was last idle, or answered: what it works on has taken that long at most.
+        lead: seconds of work that each of its executors should have, because it is asked for nothing meanwhile.
+        made: rows that it has made.
     """
 
     number: WorkerNumber
@@ -121,6 +129,33 @@ class Worker:
     endpoint: Endpoint = NOWHERE
     keepalive: Keepalive | None = None
     deadline: float = 0.0
+    seconds_per_row: float = 0.0
+    outstanding: dict[RequestNumber, Request] = field(default_factory=dict)
+    outstanding_rows: int = 0
+    since: float = 0.0
+    lead: float = 0.0
+    made: int = 0
+
+    def owe(self, request: Request) -> None:
+        """It has been asked."""
+        self.outstanding[request.number] = request
+        self.outstanding_rows += request.slice.rows
+
+    def answered(self, number: RequestNumber) -> Request | None:
+        """It has answered. Returns the request; None when it does not owe that answer (any more)."""
+        request = self.outstanding.pop(number, None)
+        self.outstanding_rows -= request.slice.rows if request is not None else 0
+        return request
+
+    @property
+    def expected(self) -> float:
+        """Seconds of each executor that its outstanding rows will take; 0 until it has answered."""
+        return self.outstanding_rows * self.seconds_per_row / self.executors
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it should be asked for more."""
+        return len(self.outstanding) < DEPTH * self.executors or 0.0 < self.expected < self.lead
 
     @property
     def ready(self) -> bool:
