@@ -246,7 +246,7 @@ class Forked(_Message, frozen=True):
 class Exited(_Message, frozen=True):
     """Fork server to feed server: an executor has ended; `status` as `os.waitstatus_to_exitcode` gives it."""
 
-    pid: int
+    number: int
     status: int
 
 

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.child_python import module_command
-from headrace.exit_status import exit_text, split_status
 from headrace.feed.identifiers import PipelineNumber
 from headrace.feed.metrics.metric_file import METRICS_VARIABLE
 from headrace.feed.wire import messages
@@ -147,10 +146,6 @@ class ExecutorPool:
         """Returns the process ids of the executors that run."""
         return [executor.pid for executor in self.executors.values() if executor.pid and not executor.dead]
 
-    def by_pid(self, pid: int) -> ExecutorProcess | None:
-        """Returns the executor of a process id."""
-        return next((executor for executor in self.executors.values() if executor.pid == pid), None)
-
     def discard(self, executor: ExecutorProcess) -> None:
         """Takes an executor that has ended, or closed its socket, out of service."""
         executor.dead = True
@@ -164,8 +159,3 @@ class ExecutorPool:
         self.forkserver.close()
         self._process.kill()  # the kernel kills the executors with it
         self._process.wait()
-
-
-def exit_reason(status: int) -> str:
-    """Returns in words how a process ended; `status` as `os.waitstatus_to_exitcode` gives it."""
-    return exit_text(*split_status(status))

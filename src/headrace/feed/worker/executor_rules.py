@@ -51,9 +51,14 @@ class Hang:
 
 
 class RestartBudget:
-    """Counts the workers that ended lately, and those that ended in a row before they had begun."""
+    """Counts the workers that ended lately, and those that ended in a row before they had begun.
+
+    Attributes:
+        refusal: in which words its owner is refused, since it is used up.
+    """
 
     def __init__(self) -> None:
+        self.refusal = ""
         self._ends: collections.deque[float] = collections.deque()
         self._vain = 0
 

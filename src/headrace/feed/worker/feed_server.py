@@ -243,7 +243,7 @@ class FeedServer:
             except (ConnectionClosed, ProtocolError, OSError) as error:
                 if isinstance(error, OSError):  # no memory or descriptor for what it has made
                     self._log.tell(f"executor {owner.number} is ended: {error}")
-                self._work_queue.executor_closed(owner)
+                self._pool.discard(owner)  # the fork server reports its end
         elif isinstance(owner, ClientConnection) and not owner.closed:
             self._hear_client(owner, events)
 

@@ -34,7 +34,7 @@ class ForkServer:
     def __init__(self, channel: FramedConnection, roots: list[Path]) -> None:
         self._channel = channel
         self._roots = roots
-        self._children: dict[int, int] = {}  # pidfd -> pid
+        self._children: dict[int, Forked] = {}  # by pidfd
         self._frames: list[Frame] = []  # the latest ones; those that wait hold connections of other executors
 
     def run(self) -> None:
@@ -80,8 +80,8 @@ class ForkServer:
                 os._exit(status)
         os.close(descriptor)
         pidfd = keep_room(os.pidfd_open(pid))
-        self._children[pidfd] = pid
-        self._tell(Forked(message.number, pid))
+        self._children[pidfd] = child = Forked(message.number, pid)
+        self._tell(child)
         return pidfd
 
     def _forget(self) -> None:
@@ -94,10 +94,10 @@ class ForkServer:
             frame.descriptors.clear()
 
     def _reap(self, pidfd: int) -> None:
-        pid = self._children.pop(pidfd)
+        child = self._children.pop(pidfd)
         os.close(pidfd)
-        _, status = os.waitpid(pid, 0)
-        self._tell(Exited(pid, os.waitstatus_to_exitcode(status)))
+        _, status = os.waitpid(child.pid, 0)
+        self._tell(Exited(child.number, os.waitstatus_to_exitcode(status)))
 
     def _tell(self, message: messages.Message) -> None:
         self._channel.send(message)

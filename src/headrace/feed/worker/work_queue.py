@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from headrace.errors import HeadraceError, PipelineError, ProtocolError, WorkerError
+from headrace.exit_status import exit_text, split_status
 from headrace.feed.batch.slab import Slab
 from headrace.feed.descriptors import FULL, no_room
 from headrace.feed.identifiers import NO_SLAB, PipelineNumber, SlabNumber
@@ -29,7 +30,7 @@ from headrace.feed.wire.frames import Frame
 from headrace.feed.wire.messages import Exited, Forked, JobStatus
 from headrace.feed.wire.remote_errors import remote_error
 from headrace.feed.worker.clients import ClientConnection, FairQueue, OpenPipelines, ServerRequest
-from headrace.feed.worker.executor_pool import ExecutorPool, ExecutorProcess, exit_reason
+from headrace.feed.worker.executor_pool import ExecutorPool, ExecutorProcess
 from headrace.feed.worker.executor_rules import RestartBudget
 from headrace.feed.worker.send_buffers import (
     Staging,
@@ -133,8 +134,7 @@ class WorkQueue:
         self._queue = FairQueue()
         self._pipelines = OpenPipelines()
         self._restarts = RestartBudget()  # of executors that ended while they worked for nobody
-        self._charged: dict[_Charge, RestartBudget] = {}
-        self._refusals: dict[_Charge, str] = {}  # those that have used up theirs, and in which words
+        self._charged = collections.defaultdict[_Charge, RestartBudget](RestartBudget)
         self._ready = False
         self.tally = SliceRate(time.monotonic())
         self.numerics: dict[str, str] = {}
@@ -230,8 +230,8 @@ class WorkQueue:
     def let_go(self) -> None:
         """Has the executors close what nobody has open any more; see `OpenPipelines.let_go`."""
         for number in self._pipelines.let_go(time.monotonic()):
-            self._charged = {charge: budget for charge, budget in self._charged.items() if charge[1] != number}
-            self._refusals = {charge: words for charge, words in self._refusals.items() if charge[1] != number}
+            for charge in [charge for charge in self._charged if charge[1] == number]:
+                del self._charged[charge]
             self._staging.forget(number)
             self._pool.forget(number)
             for executor in self._pool.alive():  # also one that could not open it: it keeps what it has built
@@ -398,10 +398,6 @@ class WorkQueue:
 
     # Executors that end
 
-    def executor_closed(self, executor: ExecutorProcess) -> None:
-        """Takes an executor out of service whose socket has closed. The fork server reports its end."""
-        self._pool.discard(executor)
-
     def hear_forkserver(self, frames: Sequence[Frame]) -> None:
         """Takes what the fork server reports. Raises ConnectionClosed: without a fork server the feed server ends."""
         for frame in frames:
@@ -412,17 +408,15 @@ class WorkQueue:
                     self._ready = True
                     self._tell(event="ready", executors=self._pool.size)
             elif isinstance(message, Exited):
-                executor = self._pool.by_pid(message.pid)
-                if executor is not None:
-                    self._replace(executor, message.status)
+                self._replace(self._pool.executors[message.number], message.status)
 
     def _replace(self, executor: ExecutorProcess, status: int) -> None:
-        reason, hung = executor.hang.reason or exit_reason(status), bool(executor.hang.reason)
+        reason, hung = executor.hang.reason or exit_text(*split_status(status)), bool(executor.hang.reason)
         self._pool.discard(executor)
         self._work.lost(executor.number)
         charge = self._worked_for(executor)
         opening = charge is not None and charge[1] in executor.opening
-        budget = self._restarts if charge is None else self._charged.setdefault(charge, RestartBudget())
+        budget = self._restarts if charge is None else self._charged[charge]
         alive = self._pool.alive()
         others = charge is not None and any(charge[1] in other.opened - other.opening for other in alive)
         allowed = budget.spend(time.monotonic(), begun=not opening, killed_beside_others=status < 0 and others)
@@ -465,19 +459,21 @@ class WorkQueue:
         job, number = charge
         factory = self._pipelines[number].message.factory
         work = f"while they made {factory}" if opening else f"over samples of {factory}"
-        if charge not in self._refusals:
-            self._refusals[charge] = f"{ended}, {work}"
-            self._tell(event="job_refused", job=job, reason=self._refusals[charge])
+        budget = self._charged[charge]
+        if not budget.refusal:
+            budget.refusal = f"{ended}, {work}"
+            self._tell(event="job_refused", job=job, reason=budget.refusal)
         for client in self._pipelines.holders(number):
             if client.job == job:
-                self._refuse(client, self._refusals[charge])
+                self._refuse(client, budget.refusal)
         self._queue.take_out(lambda request: request.client.closed)
 
     def _refusal(self, charge: _Charge) -> str:
         """Returns why a job is refused a pipeline; empty when it is not, or not any more."""
-        if charge in self._refusals and self._charged[charge].left(time.monotonic()):
-            del self._refusals[charge]
-        return self._refusals.get(charge, "")
+        budget = self._charged[charge]
+        if budget.left(time.monotonic()):
+            budget.refusal = ""
+        return budget.refusal
 
     def _refuse(self, client: ClientConnection, why: str) -> None:
         client.send(messages.Refused(why))
