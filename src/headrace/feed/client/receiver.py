@@ -29,7 +29,7 @@ from typing import Any
 
 from headrace.child_python import watch_parent
 from headrace.errors import FeedError, ProtocolError
-from headrace.feed.batch.row_layout import Layout, decode_layout
+from headrace.feed.batch.row_layout import decode_layout
 from headrace.feed.batch.slab import Slab
 from headrace.feed.client.worker_pool import Keepalive
 from headrace.feed.descriptors import FULL, no_room
@@ -39,6 +39,7 @@ from headrace.feed.wire.endpoints import HANDSHAKE_SECONDS, ClientHandshake, Ref
 from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
 from headrace.feed.wire.frames import Frame, OtherVersion
 from headrace.feed.wire.transport import ClientTls, TlsRefused, client_tls, configure_tcp
+from headrace.feed.worker.send_buffers import own_block
 
 CONNECT_SECONDS = 5.0
 LOOK_SECONDS = 0.5
@@ -316,7 +317,7 @@ class Receiver:
         if done.layout:
             if request.layout and done.layout != request.layout:
                 raise ProtocolError("the rows that came have another layout than those asked for")
-            needed, regions = _regions(request, decode_layout(done.layout))
+            needed, regions = _place_of(request, done.layout)
         slab = self._slabs.get(request.slab)
         if slab is None or slab.size < needed:
             if request.layout:
@@ -335,16 +336,13 @@ class Receiver:
         self._rank.send(messages.Down(why, refused), route=host.route)
 
 
-def _regions(request: messages.SliceRequest, layout: Layout) -> tuple[int, list[tuple[int, int]]]:
+def _place_of(request: messages.SliceRequest, encoded: bytes) -> tuple[int, list[tuple[int, int]]]:
     """Returns the bytes that a slab needs for what is asked, and where it goes: (offset, length) in the slab."""
-    if len(request.batches) > 1:
-        size = sum(layout.size(batch.rows) for batch in request.batches)
-        return max(1, size), [(0, size)]
-    batch = request.batches[0]
-    if request.layout:
-        return max(1, layout.size(batch.rows)), layout.regions(batch.rows, batch.first, batch.last)
-    rows = batch.last - batch.first
-    return max(1, layout.size(rows)), layout.regions(rows, 0, rows)
+    batch, *others = request.batches
+    if others or not request.layout:
+        return own_block(request, encoded)
+    layout = decode_layout(encoded)
+    return layout.size(batch.rows), layout.regions(batch.rows, batch.first, batch.last)
 
 
 def main() -> int:

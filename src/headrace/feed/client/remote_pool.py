@@ -361,27 +361,19 @@ class RemotePool(WorkerPool):
     def _connect(self, endpoint: Endpoint, now: float) -> None:
         host = self._hosts[endpoint.address]
         host.retry, host.delay = now + host.delay, min(2 * host.delay, RETRY_LIMIT)
-        client, rank, world_size = self._identity
         try:
             if endpoint.address.startswith("unix:"):
                 worker = self._add(endpoint.name, "server", connect_unix(endpoint.address), endpoint)
-                worker.handshake = ClientHandshake(self._endpoints.secret, client, rank, world_size)
+                worker.handshake = ClientHandshake(self._endpoints.secret, *self._identity)
                 worker.deadline, worker.keepalive = now + HANDSHAKE_SECONDS, Keepalive(now)
             else:
                 if self._receiver is None:
                     self._receiver = start_receiver()
                 worker = self._add(endpoint.name, "remote", self._receiver, endpoint)
-                dial = messages.Dial(
-                    endpoint.address,
-                    self._endpoints.secret,
-                    client,
-                    rank,
-                    world_size,
-                    self._endpoints.tls_ca,
-                    endpoint.certified,
-                )
+                secret, tls_ca = self._endpoints.secret, self._endpoints.tls_ca
+                dial = messages.Dial(endpoint.address, secret, *self._identity, tls_ca, endpoint.certified)
                 self._receiver.channel.send(dial, route=worker.route)
-                worker.handshake = ClientHandshake(b"", client)
+                worker.handshake = ClientHandshake(b"", self._identity[0])
         except OSError as error:
             host.problem, host.failed = (error.strerror or str(error)).lower(), True
             _log.debug("%s: cannot connect to %s: %s", endpoint.name, endpoint.address, error)

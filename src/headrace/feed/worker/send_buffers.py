@@ -35,15 +35,14 @@ def check_request(request: messages.SliceRequest) -> None:
 
 def made_bytes(request: messages.SliceRequest, done: messages.Done) -> int:
     """Returns the bytes of a slice; where its rows are not stacked, at most as many as its slab has."""
-    if not done.layout:
-        return done.size
-    return _stacked_bytes(done.layout, request)
+    return own_block(request, done.layout)[0] if done.layout else done.size
 
 
-def _stacked_bytes(layout: bytes, request: messages.SliceRequest) -> int:
-    """Returns the bytes of a request's rows as a block of their own."""
-    decoded = decode_layout(layout)
-    return sum(decoded.size(batch.last - batch.first) for batch in request.batches)
+def own_block(request: messages.SliceRequest, encoded: bytes) -> tuple[int, list[tuple[int, int]]]:
+    """Returns the bytes of a request's rows as a block of their own, and what is sent of it: (offset, length)."""
+    layout, rows = decode_layout(encoded), [batch.last - batch.first for batch in request.batches]
+    size = sum(map(layout.size, rows))
+    return size, [(0, size)] if len(rows) > 1 else layout.regions(rows[0], 0, rows[0])
 
 
 def is_empty(request: messages.SliceRequest, done: messages.Done) -> bool:
@@ -53,13 +52,7 @@ def is_empty(request: messages.SliceRequest, done: messages.Done) -> bool:
 
 def payload_of(request: messages.SliceRequest, done: messages.Done, slab: Slab) -> list[memoryview]:
     """Returns what is sent of a slice to a client behind TCP."""
-    if done.layout and len(request.batches) == 1:
-        rows = request.batches[0].last - request.batches[0].first
-        regions = decode_layout(done.layout).regions(rows, 0, rows)
-    elif done.layout:
-        regions = [(0, sum(decode_layout(done.layout).size(batch.rows) for batch in request.batches))]
-    else:
-        regions = [(0, min(done.size, slab.size))]
+    regions = own_block(request, done.layout)[1] if done.layout else [(0, min(done.size, slab.size))]
     return [slab.memory(offset, length) for offset, length in regions]
 
 
@@ -107,7 +100,7 @@ class Staging:
         """
         size = self._batch_bytes.get(request.pipeline, 0) * len(request.batches)
         if request.layout:
-            size = max(1, _stacked_bytes(request.layout, request))
+            size = max(1, own_block(request, request.layout)[0])
         if not size or request.check == messages.SUM:
             return NO_SLAB
         held = self.held(job)
