@@ -76,7 +76,7 @@ def by_rows(samples: list[Any], cuts: list[int], collate: Any = default_collate)
     return rebuild(layout.describe(len(samples)), block)
 
 
-@pytest.mark.parametrize(("collate", "kinds"), [(default_collate, 31), (stack_arrays, 17)])
+@pytest.mark.parametrize(("collate", "kinds"), [(default_collate, 30), (stack_arrays, 17)])
 @pytest.mark.parametrize(("rows", "cuts"), [(1, []), (7, [2, 3]), (16, [8])])
 def test_rows_that_are_written_one_by_one_make_the_batch_that_collate_makes(
     collate: Any, kinds: int, rows: int, cuts: list[int]
@@ -90,7 +90,7 @@ def test_rows_that_are_written_one_by_one_make_the_batch_that_collate_makes(
         except Uneven:  # such a batch is collated as a whole
             continue
         expected = collate(samples)
-        assert flat(got) == flat(expected.detach() if isinstance(expected, torch.Tensor) else expected), kind
+        assert flat(got) == flat(expected), kind
         written += 1
     assert written == kinds
 

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import random
+import re
 import sys
 import time
 import types
@@ -56,8 +57,11 @@ TORCH_DTYPES = [
 NUMPY_DTYPES = ["f2", "f4", "f8", "i1", "i8", "u2", "u8", "?", "c8", "c16", ">i4", ">f8", "S5", "U3", "M8[ns]", "m8[D]"]
 
 
-def test_a_tensor_that_belongs_to_a_graph_travels_as_its_values() -> None:
-    assert torch.equal(travel(torch.ones(2, requires_grad=True)), torch.ones(2))
+def test_a_tensor_that_requires_gradients_is_refused_as_it_would_arrive_without() -> None:
+    leaf = torch.ones(2, requires_grad=True)
+    for value, place in ((leaf, "batch"), ({"x": [leaf * 2]}, "batch['x'][0]")):
+        with pytest.raises(PipelineError, match=re.escape(place) + ".* requires gradients"):
+            travel(value)
 
 
 def test_leaves_are_aligned_and_writable_views_of_the_block() -> None:

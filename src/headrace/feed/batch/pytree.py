@@ -351,8 +351,10 @@ class _Describer:
         if value.is_nested or value.layout is not torch.strided or value.device.type != "cpu" or value.is_quantized:
             seen = f"{value.dtype}, {'nested' if value.is_nested else value.layout} on {value.device}"
             raise Refusal(f"only dense CPU tensors can travel, got {seen}")
+        if value.requires_grad:
+            raise Refusal("a tensor that requires gradients would lose that on the way", "return its .detach()")
         value = value.resolve_conj().resolve_neg()
-        flat = value.detach().reshape(-1)
+        flat = value.reshape(-1)
         if flat.stride(0) != 1:  # of a single element, which `contiguous` takes for contiguous
             flat = flat.clone(memory_format=torch.contiguous_format)
         raw: Bytes = flat.view(torch.uint8).numpy() if flat.numel() else np.empty(0, np.uint8)

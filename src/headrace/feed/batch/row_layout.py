@@ -270,7 +270,7 @@ def _stack(column: list[Any], target: Any) -> None:
         join_arrays(column, target.numpy())
     elif isinstance(leaf, torch.Tensor):
         if any(tensor.requires_grad for tensor in column):
-            column = [tensor.detach() for tensor in column]
+            raise TypeError("what requires gradients cannot travel")  # told of the whole batch, with its place
         if len(column) == 1:
             target[0].copy_(column[0])
         else:
