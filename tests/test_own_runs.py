@@ -14,7 +14,7 @@ import pytest
 
 from headrace.errors import EngineRefused, HeadraceError
 from headrace.hosting.inputs.requirements import environments_dir, make
-from headrace.own_runs import MARK, require_started_here, started_here
+from headrace.own_runs import MARK, enter_run, require_started_here, started_here
 from headrace.runs import RunPaths, create_run
 from stranger import as_stranger
 
@@ -158,6 +158,18 @@ def test_without_hard_links_an_own_run_is_one_and_a_copy_is_none(
     aside = shutil.copytree(run.root.with_name("another-name"), tmp_path / "aside")
     shutil.rmtree(run.root.with_name("another-name"))
     assert not started_here(Path(shutil.copytree(aside, run.root)))
+
+
+@pytest.mark.parametrize("content", [b"", b"0123"], ids=["nothing", "a part"])
+def test_a_mark_that_a_full_disk_or_a_kill_left_does_not_keep_a_grid_from_being_entered(
+    tmp_path: Path, content: bytes
+) -> None:
+    grid = tmp_path / "home" / "grids" / "g1"
+    grid.mkdir(parents=True)
+    (grid / MARK).write_bytes(content)
+    assert not started_here(grid)
+    enter_run(grid)
+    assert started_here(grid)
 
 
 def test_a_run_is_made_in_no_list_that_others_may_write(tmp_path: Path) -> None:

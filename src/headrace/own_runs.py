@@ -35,7 +35,8 @@ _TOKEN = re.compile(rb"[0-9a-f]{%d}" % (2 * _TOKEN_BYTES))
 
 
 def enter_run(directory: Path) -> None:
-    """Enters a run or grid in the list; its directory has no mark yet, and may get its name later.
+    """Enters a run or grid in the list; its directory has no mark yet, or one that a full disk or a kill left, and may
+    get its name later.
 
     Raises:
         OSError: the list is not this user's alone, or cannot be written.
@@ -46,6 +47,7 @@ def enter_run(directory: Path) -> None:
     token = os.urandom(_TOKEN_BYTES).hex()
     mark = directory / MARK
     try:
+        mark.unlink(missing_ok=True)
         descriptor = os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "w") as file:
             file.write(token)

@@ -28,6 +28,8 @@ from headrace.runs import (
     store,
     supervisor_alive,
 )
+from headrace.runs.describe import run_line
+from headrace.runs.state import state_of
 from headrace.runs.store import RunHeader, job_name_of
 
 
@@ -39,6 +41,12 @@ def test_a_new_run_is_private_and_has_its_header(tmp_path: Path) -> None:
     assert (header.run_id, header.job_name, header.engine) == (paths.id, "digits", "local")
     assert supervisor_alive(header)
     assert [entry.name for entry in (tmp_path / "runs").iterdir()] == [paths.id]
+
+
+def test_a_run_that_was_killed_before_anything_was_written_of_it_has_no_time_that_goes_on(tmp_path: Path) -> None:
+    run = Run(create_run("j", runs=tmp_path, created=1000.0))
+    lines = [run_line(run, now, state_of([], supervised=False)) for now in (1010.0, 1e6)]
+    assert [(line.status, line.seconds) for line in lines] == [("Failed", 0.0)] * 2
 
 
 def test_the_id_holds_the_time_in_utc(tmp_path: Path) -> None:

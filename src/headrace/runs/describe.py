@@ -46,7 +46,8 @@ class RunLine(msgspec.Struct, frozen=True):
         attempt: from 1.
         hosts: how many instances it has; 0 before they run.
         created: seconds since the epoch.
-        seconds: from there to its end, or to now, or to the newest part of a copy that is not complete.
+        seconds: from there to its end, or to now, or to the newest part of a copy that is not complete; 0 when it
+            ended before anything was written of it.
         exit_code: None while it goes on.
         cause: why it did not succeed, in words.
         degraded: the data service lost workers or servers while the job went on.
@@ -97,7 +98,9 @@ def run_line(run: Run, now: float, state: RunState | None = None) -> RunLine:
         state: what its events say; None to read them.
     """
     header, state = run.header, state or run.state()
-    until = run.present(now) if state.ended is None else state.ended
+    until = state.ended
+    if until is None:  # it goes on, or was over before anything was written of it
+        until = header.created if state.finished else run.present(now)
     return RunLine(
         run_id=run.id,
         job_name=header.job_name,
