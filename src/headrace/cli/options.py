@@ -291,7 +291,8 @@ def _write(text: str, path: Path) -> None:
         write_atomically(path, text.encode(), 0o666)
     except OSError as error:
         raise UsageError(
-            f"--file {path} cannot be written: {error.strerror or error}", hint="name a file in a folder that exists"
+            f"--file {path} cannot be written: {error.strerror or error}",
+            hint=f"is {path.absolute().parent} a folder with room, where you may make files?",
         ) from error
 
 
