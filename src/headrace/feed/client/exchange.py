@@ -15,7 +15,7 @@ from headrace.feed.batch import pytree
 from headrace.feed.batch.plain_values import is_broken
 from headrace.feed.client.assembly import Assembly
 from headrace.feed.client.policy import BatchSkipped, Policy, PurityWarning, SessionStats
-from headrace.feed.client.scheduler import Schedule
+from headrace.feed.client.scheduler import MAX_ENDING, Schedule
 from headrace.feed.client.shard_placement import LayoutProbe, ShardPlacement
 from headrace.feed.client.verifier import Check, Verifier
 from headrace.feed.client.work_units import Bundle, Request, Slice
@@ -43,7 +43,7 @@ def batch_rows(slice_: Slice, shards: ShardMap | None, worker: WorkerNumber) -> 
     """
     bundle = slice_.bundle
     if len(bundle.plans) == 1:
-        batch = _batch_rows(bundle.plan, slice_.first, slice_.last, bundle.left_out)
+        batch = _batch_rows(bundle.plan, slice_.first, slice_.last, bundle.left_out if slice_.whole else ())
         if shards is None:
             return (batch,)
         return (msgspec.structs.replace(batch, keys=shards.local(worker, batch.keys)),)
@@ -401,6 +401,7 @@ class Exchange:
             return
         for failure in message.failures:
             bundle.failures[failure.batch] = remade(failure.error, f"raised on {worker.name}")
+        self._go_on_without(bundle)
 
     def _lost(self, worker: Worker, *, may_still_write: bool) -> None:
         self._stats.workers_lost += worker.ready
@@ -444,10 +445,14 @@ class Exchange:
             return
         ended = {2: "two", 4: "four"}.get(slice_.deaths, slice_.deaths)
         if self._policy.on_error == "skip":
-            self._restart(bundle)
-            rows = [-1] if slice_.whole or slice_.rows == bundle.rows else range(slice_.first, slice_.last)
-            for row in rows:
-                self._leave_out(bundle, row, f"{ended} workers ended over it; the last one, on {worker.name}: {reason}")
+            why = f"{ended} workers ended over it; the last one, on {worker.name}: {reason}"
+            if slice_.whole or slice_.rows == bundle.rows:
+                self._restart(bundle)
+                self._leave_out(bundle, -1, why)
+            else:
+                bundle.left_out.update(dict.fromkeys(range(slice_.first, slice_.last), why))
+                slice_.done = True
+                self._go_on_without(bundle)
             return
         keys = list(bundle.plan.keys[slice_.first : slice_.last])
         shown = f"indices {keys[:16]}{'...' if len(keys) > 16 else ''}"
@@ -463,7 +468,19 @@ class Exchange:
         plan = single.plan
         rows = [row] if 0 <= row < plan.rows else [row for row in range(plan.rows) if row not in single.left_out]
         single.left_out.update(dict.fromkeys(rows, reason))
-        if len(single.left_out) == plan.rows:
+        self._make_without(single)
+
+    def _make_without(self, single: Bundle) -> None:
+        if len(single.left_out) == single.rows:
             single.failures[0] = BatchSkipped()
         else:
             self.schedule.make_whole(single)
+
+    def _go_on_without(self, bundle: Bundle) -> None:
+        """Rows of a batch ended workers that made them alone. Once all such rows are known, or `MAX_ENDING` of them, it
+        is made without them: each costs workers, and how many may end in a while is limited.
+        """
+        known = bundle.complete or len(bundle.left_out) >= MAX_ENDING
+        if bundle.left_out and known and not bundle.slices[0].whole:
+            self._restart(bundle)
+            self._make_without(bundle)

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 MAX_DEATHS = 2
 MAX_DEATHS_TOGETHER = 4
 MAX_SPLIT = 64  # pieces that a slice is asked for in after a death
+MAX_ENDING = 4  # rows of a batch that are found by ending workers, each alone, before the others are made together
 SLOW = 2.0
 TARGET_SECONDS = 0.1  # worth of one slice of a large batch
 BUNDLE_SECONDS = 0.01  # worth of several small batches that travel together
