@@ -656,7 +656,7 @@ def main() -> None:
             result = try_row(name, mode, address, folder, passes)
         except Exception as error:  # noqa: BLE001  (a row that fails is a result)
             result = {"row": name, "mode": mode, "wrong": [f"{type(error).__name__}: {str(error)[:900]}"]}
-        print(json.dumps(result), flush=True)
+        print(json.dumps(result) + "\n", end="", flush=True)  # whole: threads print, too
 
     for fork in servers:
         fork.begin()

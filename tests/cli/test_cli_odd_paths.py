@@ -153,6 +153,7 @@ def test_a_job_runs_whatever_paths_the_variables_of_the_shell_name(place: Place,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr + done.stdout
     assert "trained" in done.stdout + done.stderr
+    assert "links to what this user may not look at are copied as links: forbidden\n" in done.stderr
 
 
 def test_no_look_at_a_path_of_the_environment_raises(place: Place) -> None:

@@ -265,13 +265,15 @@ def code_notes(job: Job, runs: Path) -> Iterator[str]:
         if not folder.is_dir():
             continue
         sizes: dict[str, int] = {}
-        special: list[str] = []
+        special, closed = list[str](), list[str]()
         ignored, left_out = _noted(ignored_in(folder))
         for name, path, link in entries_of(folder, runs, ignored):
             if link is None and path.is_file():
                 sizes[name.parts[0]] = sizes.get(name.parts[0], 0) + path.stat().st_size
             elif link is None and not path.is_dir():
                 special.append(str(name))
+            elif link is not None and _is_closed(path):
+                closed.append(str(name))
         total = sum(sizes.values())
         if total > MUCH:
             largest = sorted(sizes.items(), key=lambda item: -item[1])[:NAMED]
@@ -283,12 +285,22 @@ def code_notes(job: Job, runs: Path) -> Iterator[str]:
             )
         if special:
             yield f"code: {folder}: left out, neither files nor folders: {_first(special)}"
+        if closed:
+            yield f"code: {folder}: links to what this user may not look at are copied as links: {_first(closed)}"
         file = ignore_file(folder)
         if left_out and file is not None and file.name != IGNORE_FILES[0]:  # which was not written for headrace
             yield (
                 f"code: {file} leaves out {_first(left_out)}; "
                 f"{IGNORE_FILES[0]} counts in its place, and leaves nothing out when it is empty"
             )
+
+
+def _is_closed(path: Path) -> bool:
+    try:
+        path.stat()
+    except OSError as error:
+        return isinstance(error, PermissionError)
+    return False
 
 
 def _first(names: Sequence[str]) -> str:

@@ -276,13 +276,12 @@ def entries_of(
 def _linked(
     path: Path, inside: Path, root: Path, leave_out: Path, ignored: Ignored, above: tuple[Path, ...]
 ) -> Iterator[tuple[Path, Path, str | None]]:
-    """Yields what is copied for a symlink: itself where it stays in the directory or leads nowhere, else its target."""
+    """Yields what is copied for a symlink: itself where it stays in the directory, or leads nowhere or where the user
+    may not go, else its target."""
     link = os.readlink(path)  # noqa: PTH115  (Path.readlink is the same)
     try:
         target = path.resolve(strict=True)
-    except PermissionError:
-        raise
-    except (OSError, RuntimeError):  # nothing is there, or it leads in a circle
+    except (OSError, RuntimeError):  # nothing is there, or nothing to be seen, or it leads in a circle
         yield inside, path, link
         return
     if target.is_relative_to(root):
