@@ -87,7 +87,7 @@ def test_a_server_tells_what_its_executors_made_sent_and_waited_for(server: tupl
     assert size < sum(line.sent for line in lines) < 2 * size + 100_000
     assert sum(line.slices for line in lines) > 4
     assert sum(line.produce for line in lines) > 0.9  # more on a busy machine
-    assert 0.9 < sum(line.cpu for line in lines) < 1.5
+    assert 0.011 < sum(line.cpu for line in lines) / sum(line.samples for line in lines) < 0.019
     # A receiver that does not read: results wait to be sent, and executors wait for them.
     # Whether both executors still have something to do when it stops is chance: then another one is stopped.
     deadline = time.monotonic() + 60
