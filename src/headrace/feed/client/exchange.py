@@ -480,7 +480,8 @@ class Exchange:
         """Rows of a batch ended workers that made them alone. Once all such rows are known, or `MAX_ENDING` of them, it
         is made without them: each costs workers, and how many may end in a while is limited.
         """
-        known = bundle.complete or len(bundle.left_out) >= MAX_ENDING
-        if bundle.left_out and known and not bundle.slices[0].whole:
+        if not bundle.left_out or bundle.slices[0].whole:
+            return
+        if bundle.complete or len(bundle.left_out) >= MAX_ENDING:
             self._restart(bundle)
             self._make_without(bundle)

@@ -5,6 +5,7 @@ Each figure is declared once: its type, its name for Prometheus behind ``headrac
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Annotated, TypedDict, get_type_hints
 
@@ -97,7 +98,8 @@ class LoaderStats(TypedDict):
     tuning: TuningStats | None
 
 
-def figures(kind: type) -> dict[str, tuple[str, str]]:
+@functools.cache
+def figures(kind: type) -> Mapping[str, tuple[str, str]]:
     """Returns the name for Prometheus and the help of each figure of `LoaderStats`, `HostStats` or `SourceStats`."""
     hints = get_type_hints(kind, include_extras=True)
     return {name: hint.__metadata__ for name, hint in hints.items() if hasattr(hint, "__metadata__")}
