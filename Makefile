@@ -166,6 +166,7 @@ check: $(VENV)/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python scripts/code_lines.py src/headrace
+	$(BIN)/python -m pytest -q -n 0 --durations=1 tests/test_docs.py tests/test_release.py
 
 format: $(VENV)/ready
 	$(BIN)/ruff check --fix .
