@@ -1,5 +1,6 @@
 """Numbers of the feed: the kinds that name things, so that one cannot be taken for another, which count from 1; and
-what one may be that a user gave, or that was read from a state that may be damaged. And the rank of this process.
+what one may be that a user gave, or that was read from a state that may be damaged. Names of environment variables,
+and the rank of this process.
 
 The standard library only: the probe of `headrace doctor` loads this file into scripts without headrace."""
 
@@ -27,6 +28,11 @@ RouteNumber = NewType("RouteNumber", int)
 
 NO_SLAB = SlabNumber(0)
 NO_ROUTE = RouteNumber(0)
+
+MAX_JOB = 128  # characters of a job's name
+FEED_VARIABLE = "HEADRACE_FEED"
+SECRET_VARIABLE = "HEADRACE_FEED_SECRET_FILE"
+CA_VARIABLE = "HEADRACE_FEED_TLS_CA"
 
 LIMIT = 2**63  # numbers fit into 64 bits wherever they are sent and written
 

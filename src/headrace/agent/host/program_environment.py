@@ -16,6 +16,7 @@ import msgspec
 from headrace.agent.host import launcher_proxy
 from headrace.agent.host.host_python import FOLDER, python_on_top, variables_of
 from headrace.agent.program_specs import ProgramSpec, feed_hosts, program_argv
+from headrace.feed.identifiers import CA_VARIABLE, FEED_VARIABLE
 from headrace.feed.metrics.metric_file import METRICS_VARIABLE
 from headrace.instance import Environment, hyperparameter_arguments, program_variables, torch_distributed_variables
 from headrace.instance.entry_command import make_executable
@@ -29,8 +30,6 @@ from headrace.runs.disk_use import clock_of
 
 _log = logging.getLogger(__name__)
 
-FEED_VARIABLE = "HEADRACE_FEED"
-TLS_CA_VARIABLE = "HEADRACE_FEED_TLS_CA"
 PROXY_OF_RANK = (sys.executable, "-I", "-S", launcher_proxy.__file__, "rank")
 """What a launcher starts in place of a rank."""
 OWN_TMP = Path("/tmp")
@@ -45,7 +44,7 @@ _OURS = (
     METRICS_VARIABLE,
     TF_DATA_SERVICE,
     FD_VARIABLE,
-    TLS_CA_VARIABLE,
+    CA_VARIABLE,
 )
 
 
@@ -176,7 +175,7 @@ class HostVariables:
         if feed_hosts(self._plan):
             variables[FEED_VARIABLE] = str(channel_dir(self._me.base_dir) / FEED_NAME)
             if self._plan.encrypt:
-                variables[TLS_CA_VARIABLE] = str(certificate_files(self._me.base_dir).ca)
+                variables[CA_VARIABLE] = str(certificate_files(self._me.base_dir).ca)
         variables[METRICS_VARIABLE] = str(metrics)
         return variables
 

@@ -17,14 +17,12 @@ import click
 
 from headrace.cli.options import output_option
 from headrace.errors import FeedError, UsageError
+from headrace.feed.identifiers import CA_VARIABLE, FEED_VARIABLE, SECRET_VARIABLE
 
 if TYPE_CHECKING:
     from headrace.feed.wire.endpoints import Endpoints
 
 
-FEED_VARIABLE = "HEADRACE_FEED"
-SECRET_VARIABLE = "HEADRACE_FEED_SECRET_FILE"
-CA_VARIABLE = "HEADRACE_FEED_TLS_CA"
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 

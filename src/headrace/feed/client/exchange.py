@@ -230,7 +230,6 @@ class Exchange:
             request.slab = slab
             self._worker_pool.offer(worker, self._assembly.ledger, slab)
             self._assembly.ledger.lend(slab)
-        self._stats.slices += 1
         self._stats.hedges += request.purpose == "hedge"
         batches = batch_rows(slice_, self.placement.translation, number)
         self._send(request, batches, self._assembly.layout_of(slice_), check)

@@ -259,6 +259,11 @@ START_STEP = 0.01
 CHEAP_SECONDS = 0.015  # if all others are forked in less, they are, at once
 
 
+def _link(worker: Worker) -> ExecutorLink:
+    assert isinstance(worker.link, ExecutorLink), "a local pool has no others"
+    return worker.link
+
+
 class LocalPool(WorkerPool):
     """Executors that are children of this process.
 
@@ -293,8 +298,7 @@ class LocalPool(WorkerPool):
 
     def pids(self) -> list[int]:
         """Returns the process ids of the executors."""
-        links = (worker.link for worker in self._workers.values())
-        return [link.pid for link in links if isinstance(link, ExecutorLink) and link.pid]
+        return [link.pid for link in map(_link, self._workers.values()) if link.pid]
 
     def request(self, worker: Worker, request: SliceRequest) -> None:
         """See WorkerPool."""
@@ -321,11 +325,10 @@ class LocalPool(WorkerPool):
             return 0
         self._hanging, found = bool(numbers), 0
         for number, worker in self._workers.items():
-            assert isinstance(worker.link, ExecutorLink)
             if number in numbers:
-                found += worker.link.hang.overdue(now, limit)
+                found += _link(worker).hang.overdue(now, limit)
             else:
-                worker.link.hang.answered()
+                _link(worker).hang.answered()
         return found
 
     @property
@@ -341,10 +344,7 @@ class LocalPool(WorkerPool):
     def resize(self, executors: int) -> None:
         """Has as many executors from now on: starts what is missing, or has those with the highest numbers leave."""
         self._size = executors
-        staying = {
-            worker.link.number: worker for worker in self._workers.values()
-            if isinstance(worker.link, ExecutorLink) and not worker.leaves
-        }  # fmt: skip
+        staying = {_link(worker).number: worker for worker in self._workers.values() if not worker.leaves}
         free = (number for number in itertools.count() if number not in staying and number not in self._missing)
         while len(staying) + len(self._missing) < executors:
             self._missing.append(next(free))
@@ -359,8 +359,7 @@ class LocalPool(WorkerPool):
 
     def release(self, worker: Worker) -> None:
         """Lets an executor go: it ends when its connection is closed, and is waited for later."""
-        link = worker.link
-        assert isinstance(link, ExecutorLink)
+        link = _link(worker)
         self._forget(worker)
         link.settle()
         link.channel.close()
@@ -407,13 +406,13 @@ class LocalPool(WorkerPool):
 
     def link_lost(self, link: Link, reason: str, now: float) -> list[Worker]:
         """An executor ended: it is replaced."""
-        assert isinstance(link, ExecutorLink)
         worker = self.worker_of(link, NO_ROUTE)
         assert worker is not None
-        self._last = worker.reason = link.hang.reason or link.reason()
+        executor = _link(worker)
+        self._last = worker.reason = executor.hang.reason or executor.reason()
         _log.info("%s: ended: %s", worker.name, self._last)
-        code = link.process.exitcode
-        link.close()
+        code = executor.process.exitcode
+        executor.close()
         self._forget(worker)
         if worker.leaves:
             return [worker]
@@ -421,7 +420,7 @@ class LocalPool(WorkerPool):
         if not self._restarts.spend(now, begun=worker.ready, killed_beside_others=killed):
             told = f"{self._restarts.describe('worker processes')}; the last one {self._last}"
             raise WorkersLost(told, self._start_hint(code) if self._restarts.cannot_start else "")
-        self._missing.append(link.number)
+        self._missing.append(executor.number)
         return [worker]
 
     def _start_hint(self, code: int | None) -> str:

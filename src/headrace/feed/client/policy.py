@@ -81,8 +81,6 @@ class SessionStats:
             trainer is away: no more than the time that was expected for it, and that it took, counts.
     """
 
-    batches: int = 0
-    bytes: int = 0
     bytes_copied: int = 0
     retries: int = 0
     workers_lost: int = 0
@@ -91,7 +89,6 @@ class SessionStats:
     receiver_cpu_seconds: float = 0.0
     hedges: int = 0
     hedges_won: int = 0
-    slices: int = 0
     slices_verified: int = 0
     purity_failures: int = 0
     slices_timed_out: int = 0

@@ -266,8 +266,6 @@ class Session:
             return None
         if isinstance(delivery, Exception):
             raise delivery
-        self.stats.batches += 1
-        self.stats.bytes += delivery.size
         self.taken_bytes = delivery.size
         self.stats.bytes_copied += delivery.size if delivery.copied else 0
         return delivery.data, plan.rows - len(bundle.left_out)

@@ -19,7 +19,7 @@ from headrace.errors import INTERRUPTIONS, PipelineError
 from headrace.feed.batch.pytree import bytes_of
 from headrace.feed.client.policy import SessionStats, Skipped
 from headrace.feed.client.session import Session, check_owner
-from headrace.feed.identifiers import PipelineNumber
+from headrace.feed.identifiers import MAX_JOB, PipelineNumber
 from headrace.feed.metrics.step_meter import StepMeter
 from headrace.feed.pipelines import factory
 from headrace.feed.pipelines.factory import Pipeline
@@ -34,7 +34,6 @@ from headrace.feed.wire.remote_errors import in_short, remote_error, warn_user
 from headrace.feed.worker.lane_reader import LaneFailed, LaneReaders
 
 JOB_VARIABLE = "HEADRACE_FEED_JOB"
-MAX_JOB = 128  # characters
 PIPELINE = PipelineNumber(1)  # a session has one
 
 

@@ -19,9 +19,10 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from headrace.errors import FeedError, ProtocolError
+from headrace.feed.identifiers import CA_VARIABLE, FEED_VARIABLE, SECRET_VARIABLE
 from headrace.feed.wire.framed_connection import FramedConnection
 from headrace.feed.wire.messages import VERSION, Challenge, Hello, Message, Refused, Welcome
-from headrace.feed.wire.transport import CA_VARIABLE, client_tls
+from headrace.feed.wire.transport import client_tls
 
 NONCE_BYTES = 32
 HANDSHAKE_SECONDS = 5.0
@@ -147,8 +148,6 @@ class ClientHandshake:
             channel.trust(*self.keys)
 
 
-FEED_VARIABLE = "HEADRACE_FEED"
-SECRET_VARIABLE = "HEADRACE_FEED_SECRET_FILE"
 MIN_SECRET = 16
 MAX_PORT = 65535
 

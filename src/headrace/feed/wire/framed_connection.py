@@ -32,6 +32,7 @@ from headrace.feed.identifiers import NO_ROUTE, RouteNumber, SlabNumber
 from headrace.feed.wire import messages
 from headrace.feed.wire.frames import (
     HEADER_BYTES,
+    NO_PAYLOAD,
     ChunkReader,
     ChunkWriter,
     Frame,
@@ -50,7 +51,6 @@ MAX_PAYLOAD = 16 << 30
 MAX_HANDSHAKE = 4096
 LIVELY_BYTES = 16 << 10
 _IOV_MAX = 512
-_NO_PAYLOAD = Payload()
 _EXPECT = 1024 << 10  # bytes of a chunk that the receiver is woken for at once
 
 
@@ -191,7 +191,7 @@ class FramedConnection:
         *,
         route: RouteNumber = NO_ROUTE,
         descriptors: Sequence[int] = (),
-        payload: Payload = _NO_PAYLOAD,
+        payload: Payload = NO_PAYLOAD,
         sent: Callable[[], None] | None = None,
         key: Hashable = None,
     ) -> None:

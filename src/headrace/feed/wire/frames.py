@@ -203,6 +203,9 @@ class Payload(NamedTuple):
     sums: Sequence[int] = ()
 
 
+NO_PAYLOAD = Payload()
+
+
 class ChunkWriter:
     """Cuts a payload into chunks, when they are about to be sent.
 

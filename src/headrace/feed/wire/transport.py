@@ -33,7 +33,6 @@ TCP_INFO_BYTES = 60  # of struct tcp_info, up to the fields that `has_vanished` 
 VANISHED_MS, VANISHED_PROBES = 5_000, 3
 _RECORD = 16 << 10  # plain bytes of a TLS record
 _CMSG_CLOEXEC = 0x40000000  # Linux's MSG_CMSG_CLOEXEC; the socket module names it from Python 3.11 on
-CA_VARIABLE = "HEADRACE_FEED_TLS_CA"
 
 
 @dataclass(frozen=True)

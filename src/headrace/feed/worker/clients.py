@@ -21,13 +21,11 @@ import msgspec
 
 from headrace.errors import ProtocolError
 from headrace.feed.batch.slab import Slab
-from headrace.feed.identifiers import NO_SLAB, PipelineNumber, RequestNumber, SlabNumber
+from headrace.feed.identifiers import MAX_JOB, NO_SLAB, PipelineNumber, RequestNumber, SlabNumber
 from headrace.feed.wire import messages
 from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
-from headrace.feed.wire.frames import Payload
+from headrace.feed.wire.frames import NO_PAYLOAD, Payload
 from headrace.feed.wire.messages import JobStatus
-
-_NO_PAYLOAD = Payload()
 
 
 @dataclass(eq=False)
@@ -65,7 +63,7 @@ class ClientConnection:
         self,
         message: messages.Message,
         descriptors: Sequence[int] = (),
-        payload: Payload = _NO_PAYLOAD,
+        payload: Payload = NO_PAYLOAD,
         sent: Callable[[], None] | None = None,
         key: RequestNumber | None = None,
     ) -> None:
@@ -106,7 +104,6 @@ class ServerRequest:
     charged: float = 0.0
 
 
-MAX_JOB = 128  # characters of a name
 _SMOOTHING = 0.3
 
 
