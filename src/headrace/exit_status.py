@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 
+INTERRUPTED = 130  # exit code of a command that Ctrl-C has ended
+
 
 def signal_name(number: int) -> str:
     """Returns the name of a signal.

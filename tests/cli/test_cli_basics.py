@@ -9,7 +9,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -168,9 +168,54 @@ def test_a_missing_run_suggests_the_nearest(cli: Cli) -> None:
 
 
 def test_the_entry_point_of_the_package_exists() -> None:
-    [command] = entry_points(group="console_scripts", name="headrace")
-    assert command.value == "headrace.cli.main:main"
-    assert callable(command.load())
+    value = re.search(r'^headrace = "(.+)"$', (Path(__file__).parents[2] / "pyproject.toml").read_text(), re.MULTILINE)
+    assert value is not None
+    assert callable(EntryPoint("headrace", value[1], "console_scripts").load())
+
+
+def test_ctrl_c_while_the_command_is_imported_ends_it_quietly(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2] / 'src'}"}
+    done = subprocess.run([sys.executable, "-m", "headrace"], env=env, capture_output=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["bogus"], 2),  # click's own
+        (["run", "nowhere.yaml"], 2),  # headrace's
+        (["report", "nowhere"], 2),
+        (["feed"], 2),  # help, as nothing is asked
+        (["ps"], 0),
+        (["report", "one", "--output", "json"], 0),
+    ],
+)
+@pytest.mark.parametrize("broken", ["full", "gone"])
+def test_what_standard_error_does_not_take_decides_no_exit_code(
+    arguments: list[str], code: int, broken: str, cli: Cli
+) -> None:
+    create_run("one", runs=cli.runs)
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open("/dev/full", "wb") if broken == "full" else open(writing, "wb") as err:  # noqa: PTH123
+        child = cli.start(*arguments, out=subprocess.DEVNULL, err=err.fileno())
+        assert child.wait(30) == code
+    if broken == "full":
+        os.close(writing)
+
+
+@pytest.mark.parametrize(("out", "code"), [("full", 1), ("gone", 141)])
+def test_an_answer_that_cannot_be_written_is_a_failure_also_when_nobody_can_be_told(
+    out: str, code: int, cli: Cli
+) -> None:
+    create_run("one", runs=cli.runs)
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open("/dev/full", "wb") as full, open(writing, "wb") as gone:  # noqa: PTH123
+        for arguments in (["ps"], ["report", "one"], ["--help"], ["--version"], ["schema"]):
+            child = cli.start(*arguments, out=(full if out == "full" else gone).fileno(), err=full.fileno())
+            assert child.wait(30) == code, arguments
 
 
 def test_an_output_that_cannot_be_written_is_an_error_not_a_traceback(cli: Cli) -> None:

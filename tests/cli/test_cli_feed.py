@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import stat
@@ -274,6 +275,10 @@ def test_the_environment_names_servers_and_secret_as_it_does_for_a_loader(cli: C
     told, code = status(cli)
     assert code == 0
     assert [each["address"] for each in told] == [one, other]
+    table = cli("feed", "status").stdout
+    for each in told:  # both are of this host, and have its name
+        for executor in each["status"]["executors"]:
+            assert re.search(rf"{each['address']} .*\b{executor['pid']}\b", table), table
 
 
 def test_a_replaced_executor_is_counted(cli: Cli, serve: Serve, secret: Path) -> None:

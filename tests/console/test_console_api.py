@@ -77,6 +77,11 @@ def test_the_first_page_gives_a_cookie_that_no_script_and_no_other_site_gets(ui:
         assert client.get("/api/runs", headers={"sec-fetch-site": "same-origin"}).status_code == 200
         for site in ("cross-site", "same-site"):
             assert client.get("/api/runs", headers={"sec-fetch-site": site}).status_code == 403
+        assert client.get("/api/runs", headers={"origin": ui.base}).status_code == 200
+        for origin in ("https://evil.example", "null", "", "http://127.0.0.1:1", ui.base.replace("http:", "https:")):
+            for method in ("GET", "HEAD", "POST", "OPTIONS"):
+                headers = {"origin": origin, "accept": "text/event-stream"}
+                assert client.request(method, "/api/runs", headers=headers).status_code == 403, (method, origin)
 
 
 @pytest.mark.parametrize(

@@ -221,7 +221,7 @@ BUSY = Load(own=0.0005, cpu=0.05, cores=8, size=64 << 20)
 @pytest.mark.parametrize(
     ("load", "limits", "because", "executors", "figures"),
     [
-        (BUSY, Auto(), Because.CORES, 8, "8 cores"),
+        (BUSY, Auto(), Because.CORES, 8, "workers a core: 1.0 keep it busy; cores: 8; num_workers=N"),
         (BUSY, Auto(at_most=3), Because.AT_MOST, 3, "at_most=3"),
         (BUSY, Auto(memory=200 << 20), Because.BUDGET, 3, "memory=209715200"),
         (replace(BUSY, memory=400 << 20), Auto(), Because.MEMORY, 5, "of 400 MiB"),  # a tenth of it stays free
@@ -238,7 +238,9 @@ def test_a_limit_is_reached_and_never_passed_and_is_in_words_with_its_figures(
 
 
 def test_cores_do_not_bound_what_waits() -> None:
-    assert Machine(Load(own=0.001, cpu=0.002, sleep=0.1, cores=4)).run(60).rule.choice.executors == 32
+    choice = Machine(Load(own=0.001, cpu=0.002, sleep=0.1, cores=4)).run(60).rule.choice
+    assert choice.executors == 32
+    assert choice.figures.startswith("workers a core: 8 at most; cores: 4; num_workers=N"), choice
 
 
 def test_executors_go_at_once_when_memory_becomes_scarce_and_come_back_slowly() -> None:

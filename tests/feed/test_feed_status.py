@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import feed_data
 import pytest
@@ -12,7 +13,8 @@ from feed_servers import Server, ask, wait_until
 
 from headrace.control_group import granted_cores, usable_cores
 from headrace.feed import DataLoader
-from headrace.feed.worker.work_queue import WINDOW, SliceRate
+from headrace.feed.identifiers import PipelineNumber
+from headrace.feed.worker.work_queue import WINDOW, SliceRate, WorkQueue
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +73,13 @@ def test_rates_of_a_young_server_are_over_its_life() -> None:
     tally.add(2.0, 10, 0.0)
     assert tally.rates(2.0) == (1.0, 10.0)
     assert SliceRate(0.0).rates(0.0) == (0.0, 0.0)
+
+
+def test_jobs_over_which_no_executor_has_ended_have_no_restart_budget() -> None:
+    idle: Any = None
+    queue = WorkQueue(idle, idle, 1 << 20, idle)
+    assert [queue._refusal((f"job {number}", PipelineNumber(number))) for number in range(100)] == [""] * 100
+    assert not queue._charged
 
 
 def cgroup(root: Path, files: dict[str, str]) -> Path:

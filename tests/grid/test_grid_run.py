@@ -147,13 +147,13 @@ def test_a_changed_file_is_shown_and_must_be_confirmed(beside: Beside) -> None:
     assert "has other lines now" in said
     said = beside.ask("run", str(beside.file), code=2)
     assert "1 line new combination 2 of the matrix" in said
-    assert "1 line gone" in said
+    assert "1 line no longer in it (those that have begun go on, the others are not started): " in said
     assert "not confirmed" in said
     assert sorted(beside.platform("submitted")) == sorted([first, second])
     beside.run("--yes")
     assert len(beside.platform("submitted")) == 3
     (beside.folder / "job.yaml").write_text(JOB.replace("count: 1", "count: 2"))
-    assert "the job, or what is another" in beside.ask("run", str(beside.file), code=2)
+    assert "the job, its values for a region, or its code" in beside.ask("run", str(beside.file), code=2)
     with beside.file.open("a") as file:
         file.write("budget: {usd: 3}\n")
     said = beside.ask("run", str(beside.file), code=2)
@@ -171,14 +171,15 @@ def test_a_failure_of_a_line_that_the_file_has_no_more_counts_unless_it_had_happ
     assert controller.stderr is not None
     until(lambda: read_grid("big").counts[LineState.RUNNING] == 1)
     controller.terminate()
-    assert "of those gone 1 failed: that is kept, and does not count any more" in controller.communicate(timeout=60)[1]
+    _, said = controller.communicate(timeout=60)
+    assert "1 line of those had failed: the record stays, the exit code ignores it" in said
     beside.write([1, 3])
     ledger = beside.folder / "ledger"
     ledger.write_text(ledger.read_text().replace(" slow\n", " broken\n"))
     said = beside.ask("run", str(beside.file), "--yes", code=1)
     assert "2 completed, 2 failed" in said
-    assert "1 line failed before the file had it no more" in said
-    assert "2 lines failed before the file had it no more" in beside.ask("run", str(beside.file))
+    assert "1 line failed and then left the grid's file: the exit code ignores that" in said
+    assert "2 lines failed and then left the grid's file" in beside.ask("run", str(beside.file))
 
 
 def test_another_file_of_the_same_name_is_not_taken_for_the_grid(beside: Beside) -> None:
@@ -275,8 +276,8 @@ def test_code_that_was_edited_is_a_change_and_lines_that_have_not_run_get_it(bes
     assert "completed" in beside.ask("run", str(beside.file)), "nothing has changed"
     (beside.folder / "code" / "train.py").write_text("print(2)")
     said = beside.ask("run", str(beside.file), code=2)
-    assert "or the code: lines that have not begun get the new one; 2 of 2 lines have begun with the old one" in said
-    assert "2 of 2 lines are over and do not run again: --again lets them" in said
+    assert "or its code: lines that have not begun use the new one; 2 of 2 lines have begun with the old one" in said
+    assert "2 of 2 lines have ended, and will not run again; with --again they do" in said
     beside.run("--yes")
     assert len(beside.platform("submitted")) == 2
     beside.write([1, 2, 3])

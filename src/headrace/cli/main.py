@@ -23,6 +23,7 @@ from headrace._version import __version__
 from headrace.cli.options import FAILED, USAGE, failed_by
 from headrace.cli.views.terminal import VisibleStream, discard
 from headrace.errors import HeadraceError
+from headrace.exit_status import INTERRUPTED
 from headrace.log_setup import VARIABLE, log_to_stderr
 
 COMMANDS = {
@@ -35,7 +36,6 @@ COMMANDS = {
 """Every command in the order of `--help`, and the module of `headrace.cli.commands` in which it is."""
 
 _TYPO = 0.8  # of an option; one that is less alike (--epochs and --detach) is taken for an argument of the program
-INTERRUPTED = 130
 BROKEN_PIPE = 141
 
 
@@ -152,8 +152,7 @@ def invoke(arguments: Sequence[str] | None = None) -> int:
     except (_ReaderGone, BrokenPipeError):
         return BROKEN_PIPE
     except OSError as error:
-        with contextlib.suppress(OSError):
-            click.echo(f"error: {error.filename or 'input/output'}: {error.strerror or error}", err=True)
+        click.echo(f"error: {error.filename or 'input/output'}: {error.strerror or error}", err=True)
         return FAILED
 
 
@@ -193,7 +192,8 @@ def main() -> None:
 
     A character that the terminal's or the pipe's encoding does not have is written as its escape (``\\xfc``): a name
     that cannot be shown must not end a job. Control characters are shown as escapes, too: see `VisibleStream`. What
-    is written to a stream that was closed when the process began is discarded.
+    is written to a stream that was closed when the process began is discarded, and what standard error does not take:
+    it decides no exit code.
     """
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
@@ -202,7 +202,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     for name in ("stdout", "stderr"):
-        setattr(sys, name, VisibleStream(getattr(sys, name)))
+        setattr(sys, name, VisibleStream(getattr(sys, name), lossy=name == "stderr"))
     code = invoke()
     for stream in (sys.stdout, sys.stderr):
         try:

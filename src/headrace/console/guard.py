@@ -74,7 +74,7 @@ class Guard:
             self._once, known = b"", self._token.decode()
         if known is None or not secrets.compare_digest(known.encode(), self._token):
             return PlainTextResponse(_REFUSED, 403)
-        if given is None and headers.get("sec-fetch-site", "none") not in {"same-origin", "none"}:
+        if given is None and _is_foreign(headers):
             return PlainTextResponse("Requests from other sites are refused.\n", 403)
         if method not in {"GET", "HEAD"}:
             return PlainTextResponse("This page only shows; it changes nothing.\n", 405, {"allow": "GET, HEAD"})
@@ -108,6 +108,12 @@ class Guard:
             await send(message)
 
         return sealed
+
+
+def _is_foreign(headers: Headers) -> bool:
+    """Tells whether a page from elsewhere makes the request; not every client sends both headers, or one of them."""
+    site, origin, host = (headers.get(name) for name in ("sec-fetch-site", "origin", "host"))
+    return site not in (None, "same-origin", "none") or origin not in (None, f"http://{host}")
 
 
 def _host(header: str) -> str:

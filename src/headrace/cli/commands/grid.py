@@ -16,6 +16,7 @@ import click
 
 from headrace.cli.commands.grid_batch import copy, export, step, submit
 from headrace.cli.options import output_option, table_options
+from headrace.exit_status import INTERRUPTED
 
 if TYPE_CHECKING:
     from headrace.cli.views.grid_status_tables import GridProgress
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from headrace.grid.plan_grid import GridPlan
     from headrace.insight.render.document import Document
 
-INTERRUPTED, TERMINATED = 130, 143
+TERMINATED = 143
 
 
 class _Terminated(KeyboardInterrupt):

@@ -26,69 +26,72 @@ def _megabytes(value: float) -> str:
 
 def status_document(answers: Sequence[Answer]) -> Document:
     """Returns a table of the servers, one of their executors and one of their clients, and what is wrong."""
-    known = [answer.status for answer in answers if answer.status is not None]
+    known = [
+        ((answer.status.host, answer.endpoint.address), answer.status)
+        for answer in answers
+        if answer.status is not None
+    ]  # a name and an address each: several servers of one host have one name
     counts = ("up", "executors", "busy", "restarts", "queue", "clients", "slices/s", "MB/s", "CPU s", "staging MB")
     slices = ("executor", "pid", "busy", "slices", "restarts")
     sums = ("clients", "queue", "slices", "MB", "staging MB")
+    where = ("host", "address")
     tables = (
         table(
-            ("host", "address", "version", *counts),
-            (_server(answer.endpoint.address, answer.status) for answer in answers if answer.status is not None),
+            (*where, "version", *counts),
+            ((*names, *_server(status)) for names, status in known),
             counts,
         ),
         table(
-            ("host", *slices),
+            (*where, *slices),
             (
                 (
-                    status.host,
+                    *names,
                     str(each.number),
                     str(each.pid),
                     "yes" if each.busy else "no",
                     str(each.slices),
                     str(each.restarts),
                 )
-                for status in known
+                for names, status in known
                 for each in status.executors
             ),
             slices,
         ),
         table(
-            ("host", "client", "rank", "of"),
+            (*where, "client", "rank", "of"),
             (
-                (status.host, client.name, str(client.rank), str(client.world_size))
-                for status in known
+                (*names, client.name, str(client.rank), str(client.world_size))
+                for names, status in known
                 for client in status.clients
             ),
             ("rank", "of"),
         ),
         table(
-            ("host", "job", *sums),
+            (*where, "job", *sums),
             (
                 (
-                    status.host,
+                    *names,
                     job.name or "not named",
                     *map(str, (job.clients, job.queue, job.slices)),
                     *map(_megabytes, (job.bytes, job.staging_bytes)),
                 )
-                for status in known
+                for names, status in known
                 for job in status.jobs
             ),
             sums,
         ),
     )
     differ = (
-        f"numerics of {known[0].host} and {other.host} differ: {difference}"
-        for other in known[1:]
-        for difference in differences(known[0].numerics, other.numerics)
+        f"numerics of {' at '.join(known[0][0])} and {' at '.join(names)} differ: {difference}"
+        for names, status in known[1:]
+        for difference in differences(known[0][1].numerics, status.numerics)
     )
     silent = (f"{answer.endpoint.name}: {answer.reason}" for answer in answers if answer.status is None)
     return document(*(section(each) for each in tables if each.rows), section(*sentences(differ), *sentences(silent)))
 
 
-def _server(address: str, status: Status) -> list[str]:
+def _server(status: Status) -> list[str]:
     return [
-        status.host,
-        address,
         status.version,
         duration(status.uptime),
         str(len(status.executors)),

@@ -186,7 +186,7 @@ def end_document(grid: GridRecord, dropped: Collection[str] = ()) -> Document:
 
     Args:
         grid: the grid.
-        dropped: keys of lines that were over when the grid's file had them no more: they do not count.
+        dropped: keys of lines that had ended before they left the grid's file: they do not count.
     """
     bad = [line for line in grid.lines if line.state in (LineState.FAILED, LineState.UNPLACED, LineState.STOPPED)]
     lines = [line_text(line) for line in bad[:20]]
@@ -198,7 +198,7 @@ def end_document(grid: GridRecord, dropped: Collection[str] = ()) -> Document:
     if any(line.in_file and line.state in (LineState.FAILED, LineState.STOPPED) for line in bad):
         lines.append(f"{used_up(grid, time.time())}`headrace grid retry {grid.name}` lets them run again")
     if uncounted := sum(line.state is LineState.FAILED and line.key in dropped for line in bad):
-        lines.append(f"{counted(uncounted)} failed before the file had it no more: the exit code does not count that")
+        lines.append(f"{counted(uncounted)} failed and then left the grid's file: the exit code ignores that")
     return document(section(Heading(whole_text(grid, grid.cost)), *sentences(lines)))
 
 
@@ -218,39 +218,37 @@ def used_up(grid: GridRecord, now: float) -> str:
 
 
 def changes_text(changes: GridChanges, known: GridRecord, file: str, *, again: bool = False) -> str:
-    """Returns what a grid's file says now in another way, a line each.
+    """Returns what has changed in a grid's file, a line each.
 
     Args:
-        changes: what is another.
+        changes: what has changed.
         known: the grid as its journal has it.
         file: the grid's file now.
-        again: lines that are over run again.
+        again: whether lines that have ended run again.
     """
     said = [f"{known.name} was started before, at {_when(known.created)}; since then {file} has changed:"]
     if changes.file:
         said = [f"{known.name} was started before, at {_when(known.created)}, from another file: {changes.file}"]
-        said.append(f"  {file} would go on with that grid: its lines that are over do not run again")
+        said.append(f"  {file} would go on with that grid: its lines that have ended do not run again")
     for what, lines in (
         ("new", changes.added),
-        ("gone: what has begun of them goes on, the rest is not started:", changes.gone),
-        ("go elsewhere:", changes.moved),
+        ("no longer in it (those that have begun go on, the others are not started):", changes.gone),
+        ("that will run elsewhere:", changes.moved),
     ):
         if lines:
             named = ", ".join(line.place for line in lines[:_NAMED])
             more = f" and {len(lines) - _NAMED} more" if len(lines) > _NAMED else ""
             said.append(f"  {counted(len(lines))} {what} {named}{more}")
     if failed := sum(line.state is LineState.FAILED for line in changes.gone):
-        said.append(f"  of those gone {failed} failed: that is kept, and does not count any more")
+        said.append(f"  {counted(failed)} of those had failed: the record stays, the exit code ignores it")
     if changes.job:
         begun = sum(1 for line in known.lines if line.in_file and line.attempts)
-        kept = f"; {begun} of {len(known.lines)} lines have begun with the old one and keep it" if begun else ""
-        said.append(
-            f"  the job, or what is another in a region, or the code: lines that have not begun get the new one{kept}"
-        )
+        kept = f"; {begun} of {len(known.lines)} lines have begun with the old one, and keep it" if begun else ""
+        said.append(f"  the job, its values for a region, or its code: lines that have not begun use the new one{kept}")
     over = sum(1 for line in known.lines if line.in_file and line.state.over and line.attempts)
     if over:
-        run = "run again" if again else "do not run again: --again lets them"
-        said.append(f"  {over} of {len(known.lines)} lines are over and {run}")
+        run = "will run again" if again else "will not run again; with --again they do"
+        said.append(f"  {over} of {len(known.lines)} lines have ended, and {run}")
     for what, pair, unit in (("budget", changes.budget, f" {CURRENCY}"), ("deadline", changes.deadline, " s")):
         if pair is not None:
             before, now = ("none" if each is None else f"{each:g}{unit}" for each in pair)

@@ -7,12 +7,13 @@ headrace itself paints goes around it (`painted`). Colours of a program's own li
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
@@ -48,15 +49,32 @@ class VisibleStream:
 
     Args:
         painted: the stream itself, on which headrace writes its own colours and progress lines.
+        lossy: what cannot be written is discarded, as all that follows.
     """
 
-    def __init__(self, painted: TextIO) -> None:
+    def __init__(self, painted: TextIO, *, lossy: bool = False) -> None:
         self.painted = painted
+        self._lossy = lossy
 
     def write(self, text: str) -> int:
         """Writes text."""
-        self.painted.write(visible(text))
+        with self._as_told():
+            self.painted.write(visible(text))
         return len(text)
+
+    def flush(self) -> None:
+        """Hands what was written to the reader."""
+        with self._as_told():
+            self.painted.flush()
+
+    @contextlib.contextmanager
+    def _as_told(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            if not self._lossy:
+                raise
+            discard(self.painted.fileno())
 
     def writelines(self, lines: Iterable[str]) -> None:
         """Writes lines."""
@@ -104,10 +122,12 @@ class Terminal:
 
     @classmethod
     def standard(cls, err: bool = False) -> Terminal:
-        """Returns the terminal on standard output, or on standard error; respects NO_COLOR and TERM=dumb."""
+        """Returns the terminal on standard output, or on standard error, which may fail; respects NO_COLOR and
+        TERM=dumb."""
         out = painted(sys.stderr if err else sys.stdout)
         interactive = out.isatty() and os.environ.get("TERM", "") != "dumb"
-        return cls(out, interactive, interactive and not os.environ.get("NO_COLOR"))
+        colour = interactive and not os.environ.get("NO_COLOR")
+        return cls(out, interactive, colour, (lambda _: None) if err else None)
 
     def paint(self, group: str, text: str) -> str:
         """Returns text in the colour of a group."""

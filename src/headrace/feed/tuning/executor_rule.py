@@ -242,7 +242,9 @@ class ExecutorRule:
             a_core: how many keep a core busy.
         """
         limits, size, now = self._limits, host.executor_bytes, self.choice.executors
-        most = [Choice(int(host.cores * min(a_core, MOST_A_CORE)), Because.CORES, f"{host.cores} cores")]
+        busy = f"{MOST_A_CORE} at most" if a_core >= MOST_A_CORE else f"{a_core:.1f} keep it busy"
+        cores = f"workers a core: {busy}; cores: {host.cores}; num_workers=N starts as many as you say"
+        most = [Choice(int(host.cores * min(a_core, MOST_A_CORE)), Because.CORES, cores)]
         if limits.at_most is not None:
             most.append(Choice(limits.at_most, Because.AT_MOST, f"at_most={limits.at_most}"))
         if size and limits.memory is not None:

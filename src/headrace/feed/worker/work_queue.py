@@ -470,7 +470,9 @@ class WorkQueue:
 
     def _refusal(self, charge: _Charge) -> str:
         """Returns why a job is refused a pipeline; empty when it is not, or not any more."""
-        budget = self._charged[charge]
+        budget = self._charged.get(charge)  # there is none before an executor has ended over it
+        if budget is None:
+            return ""
         if budget.left(time.monotonic()):
             budget.refusal = ""
         return budget.refusal
