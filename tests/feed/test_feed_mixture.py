@@ -333,6 +333,10 @@ def test_a_mixture_that_cannot_be_says_what_is_wrong(
 def test_what_does_not_go_with_a_mixture_is_refused() -> None:
     with pytest.raises(PipelineError, match="decides the order by its weights, and a sampler does"):
         iter(DataLoader(made(), sampler=[1, 2]))
+    for workers in (0, 1):
+        loader = DataLoader(mixed(), sampler=[1, 2], num_workers=workers)
+        with pytest.raises(PipelineError, match="decides the order by its weights, and a sampler does"):
+            iter(loader)
     with pytest.raises(ValueError, match="generator excludes"):
         DataLoader(made(), generator=torch.Generator())
     state = DataLoader(made(), **OPTIONS).state_dict()

@@ -14,7 +14,8 @@ from typing import Any
 import feed_data
 import msgspec
 import pytest
-from feed_servers import write_secret
+import torch
+from feed_servers import free_port, write_secret
 
 from headrace import feed
 from headrace.errors import FeedError, PipelineError
@@ -36,6 +37,12 @@ def several(a: int, b: Any = None, *, c: Any = 3, **rest: Any) -> Any:
 class Made:
     def __init__(self, n: int = 2) -> None:
         self.n = n
+
+
+@feed.pipeline
+class Without:
+    def __getitem__(self, index: int) -> int:
+        return index
 
 
 def test_a_marked_function_makes_a_pipeline_and_build_calls_the_function() -> None:
@@ -290,3 +297,38 @@ def test_a_pipeline_of_the_script_itself_is_refused_for_remote_workers_with_what
 def test_what_is_headrace_s_own_is_checked_when_the_loader_is_made(options: dict[str, Any], words: str) -> None:
     with pytest.raises((TypeError, ValueError, FeedError), match=re.escape(words)):
         DataLoader([1, 2], **options)
+
+
+@pytest.mark.parametrize("order", ["batch_sampler", "generator"])
+def test_a_loader_over_a_pipeline_is_made_without_its_hosts_and_its_length_asks_them_where_no_sampler_has_it(
+    order: str, tmp_path: Path
+) -> None:
+    write_secret(tmp_path / "secret")
+    options: dict[str, Any] = {"batch_sampler": [[0, 1], [2]]}
+    if order == "generator":
+        options = {"generator": torch.Generator(), "shuffle": True, "batch_size": 2}
+    options |= {"workers": f"tcp://127.0.0.1:{free_port()}", "secret_file": str(tmp_path / "secret"), "timeout": 0.3}
+    with DataLoader(feed_data.noise(), **options) as loader:
+        if order == "batch_sampler":
+            assert len(loader) == 2
+        assert not list(loader._sessions), "nobody was asked"
+        with pytest.raises(RuntimeError, match=r"timed out after 0\.3 seconds waiting for the dataset's length"):
+            len(loader.sampler if order == "batch_sampler" else loader)
+
+
+def test_the_length_of_a_pipeline_starts_no_local_worker() -> None:
+    with DataLoader(feed_data.noise(), batch_size=8, num_workers=2) as loader:
+        assert (len(loader), len(loader.sampler)) == (12, 96)
+        assert not list(loader._sessions)
+        assert len(list(loader)) == 12
+
+
+def test_a_pipeline_of_rows_without_a_length_needs_a_sampler() -> None:
+    def loader(**options: Any) -> DataLoader:
+        return DataLoader(Without(), batch_size=2, **options)  # type: ignore[operator]
+
+    with pytest.raises(TypeError, match=r"test_feed_naming:Without makes has no len\(\): add __len__"):
+        iter(loader())
+    with loader(sampler=[1, 2, 3]) as sampled:
+        assert [batch.tolist() for batch in sampled] == [[1, 2], [3]]
+        assert sampled.state_dict()["epoch"] == 1

@@ -12,13 +12,14 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
 from multiprocessing.context import BaseContext
 from types import GenericAlias
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
-from headrace.errors import FeedError, PipelineError, PositionError
+from headrace.errors import PipelineError, PositionError
 from headrace.feed.batch import pytree
 from headrace.feed.client.local_pool import ExecutorInputs, LocalPool
 from headrace.feed.client.policy import MEMORY, STALL_SECONDS, NumericsPolicy, SessionStats, Skipped
@@ -27,7 +28,14 @@ from headrace.feed.client.session import Session
 from headrace.feed.client.worker_pool import WorkerPool
 from headrace.feed.identifiers import require_count, whole
 from headrace.feed.loader.device import DeviceBatches, find_device, find_pinning, open_device
-from headrace.feed.loader.loader_options import Options, find_shard, samplers_of, warn_of_pass, warn_of_workers
+from headrace.feed.loader.loader_options import (
+    Options,
+    find_shard,
+    orders_itself,
+    samplers_of,
+    warn_of_pass,
+    warn_of_workers,
+)
 from headrace.feed.loader.stats import LoaderStats, loader_stats
 from headrace.feed.loader.supply import (
     PIPELINE,
@@ -51,10 +59,10 @@ from headrace.feed.plan.bookmark import Place, PlannedPass, Progress
 from headrace.feed.plan.epoch import EpochPlan, PlanBatchSampler, PlanSampler, Shard, in_sequence
 from headrace.feed.plan.orders.length_buckets import Buckets
 from headrace.feed.plan.orders.order import Window
-from headrace.feed.plan.planner import CountedPlanner, KnownFacts, LanePlanner, Planner
+from headrace.feed.plan.planner import CountedPlanner, DataFacts, LanePlanner, Planner
 from headrace.feed.plan.shard_map import data_digest
 from headrace.feed.plan.state_dict import MAX_WINDOW
-from headrace.feed.plan.torch_samplers import LoaderSeeds, source_of
+from headrace.feed.plan.torch_samplers import LoaderSeeds, SamplerSource, source_of, torch_sampler
 from headrace.feed.tuning.executor_rule import Auto
 from headrace.feed.tuning.loader_tuner import LoaderTuner
 from headrace.feed.wire import messages
@@ -66,27 +74,7 @@ if TYPE_CHECKING:
     import torch
 
 H = TypeVar("H", bound="DataLoader")
-_Answer = TypeVar("_Answer")
 FIXED = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
-
-
-class _Weakly(Generic[_Answer]):
-    """A method of a loader, for those who must not keep the loader: its sessions, which end when nobody uses it."""
-
-    def __init__(self, method: Callable[[], _Answer]) -> None:
-        self._method = weakref.WeakMethod(method)
-
-    def __call__(self) -> _Answer:
-        return self._own()()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Weakly, (self._own(),)
-
-    def _own(self) -> Callable[[], _Answer]:
-        found = self._method()
-        if found is None:
-            raise FeedError("the loader is not there any more")
-        return found
 
 
 class DataLoader:
@@ -224,10 +212,11 @@ class DataLoader:
             self._tuner = LoaderTuner(auto, self._meter, self._stats, memory, fixed_ahead=fixed)
         seeds = LoaderSeeds(options.seed, options.generator, once=persistent_workers)
         planner = CountedPlanner if options.counted else LanePlanner
-        self._planner: Planner = planner(options, self._shard, self.batch_size, seeds, self._facts())
+        self._planner: Planner = planner(options, self._shard, self.batch_size, seeds)
         self._opening = self._make_opening()
-        sharded = self._shard is not None
-        self._sampler, self._batch_sampler = samplers_of(options, self._sized, self.batch_size, sharded=sharded)
+        self._orders_itself = orders_itself(options, sharded=self._shard is not None)
+        if not isinstance(dataset, Pipeline):
+            _ = self._samplers  # torch looks at the length here
         self._ready = True
         if not options.remote and options.auto is None:
             warn_of_workers(self.num_workers)
@@ -245,17 +234,29 @@ class DataLoader:
     @property
     def sampler(self) -> Any:
         """The samples' order: the given sampler, torch's, or a view of headrace's own order for this rank."""
-        if self._sampler is not None:
-            return self._sampler
+        if not self._orders_itself:
+            return self._sequential if self._options.batch_sampler is not None else self._samplers[0]
         kind = PlanSampler if self._planner.shuffle else in_sequence()
         return kind(self._plan, self._next_epoch, self.set_epoch)
 
     @property
     def batch_sampler(self) -> Any:
         """The batches' order, as `sampler`; None for a loader that does not batch."""
-        if self._sampler is not None or not self._batched:
-            return self._batch_sampler
-        return PlanBatchSampler(self.sampler)
+        if self._orders_itself:
+            return PlanBatchSampler(self.sampler) if self._batched else None
+        return self._samplers[1]
+
+    @cached_property
+    def _samplers(self) -> tuple[Iterable[Any] | None, Iterable[list[Any]] | None]:
+        """The samplers, and batch samplers, that decide the order; None, as where headrace's own does."""
+        if self._orders_itself:
+            return None, None
+        return samplers_of(self._options, self._sized, self.batch_size)
+
+    @cached_property
+    def _sequential(self) -> Iterable[Any]:
+        """What torch shows beside a `batch_sampler`."""
+        return torch_sampler(self._sized())
 
     @property
     def _auto_collation(self) -> bool:
@@ -271,11 +272,11 @@ class DataLoader:
         return self._planner.bookmark.epoch
 
     def __len__(self) -> int:
-        if self._batch_sampler is not None:
-            return len(self._batch_sampler)  # type: ignore[arg-type]
-        if self._sampler is not None:
-            return len(self._sampler)  # type: ignore[arg-type]
-        return self._step_count()
+        if self._orders_itself:
+            self._settle()
+            return self._known_planner(opened=self._planner.counted).steps()
+        samplers: Any = self._samplers
+        return len(samplers[0] if samplers[1] is None else samplers[1])
 
     def close(self) -> None:
         """Ends the workers of this loader, and every pass over it. It can be used again: new workers start then."""
@@ -360,7 +361,7 @@ class DataLoader:
         """
         if batches is not None:
             batches = whole("batches", batches)
-        return self._planner.state(source_of(self._sampler, self._batch_sampler), batches)
+        return self._known_planner().state(self._source, batches)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Begins the next pass where a state was taken, also with another number of ranks, workers or rows a batch.
@@ -380,32 +381,41 @@ class DataLoader:
             )
         if not self._shards:
             _require_counted()
-        self._planner.load(state, source_of(self._sampler, self._batch_sampler))
+        self._known_planner().load(state, own=self._orders_itself)
         self._sessions.position_set()
         if not self._sessions:  # else the ranks, which load one after the other, would disagree for a while
             self._opening = self._make_opening()
 
     # What it knows of its data: with workers elsewhere, they know it
 
-    def _facts(self) -> KnownFacts:
-        return KnownFacts(
-            _Weakly(self._dataset_length), _Weakly(self._data_digest), _Weakly(self._opened_data),
-            _Weakly(self._mixing), _Weakly(self._lengths),
-        )  # fmt: skip
+    def _known_planner(self, *, opened: bool = False) -> Planner:
+        """Returns the planner, which has been told what is known of the data. Where they must be opened it may wait."""
+        bucketing = self._planner.bucketing
+        if opened and bucketing is not None and bucketing.buckets.lengths is None:
+            bucketing.take(dataclasses.replace(bucketing.buckets, lengths=self._lengths()))
+        if opened:
+            self._open_data()
+        self._planner.data = DataFacts(self._length, self._data_digest(), self._mixing())
+        return self._planner
+
+    def _open_data(self) -> None:
+        """Has a pipeline opened: here, or by a worker on another host."""
+        if self._endpoints is not None:
+            if self._length is None or self._planner.bookmark.compares:  # with the data as they are now
+                session = self._sessions.waiting(self._make_session)  # that of the next pass
+                self._length = session.wait_for_length(self.timeout or None)
+                self._digest = session.data
+        elif isinstance(self.dataset, Pipeline):
+            dataset = self._local().dataset
+            self._length = len(dataset) if self._planner.counted and hasattr(dataset, "__len__") else -1
 
     def _sized(self) -> Any:
         """Returns what has the dataset's length."""
-        return range(self._dataset_length()) if isinstance(self.dataset, Pipeline) else self.dataset
-
-    def _dataset_length(self) -> int:
         if not isinstance(self.dataset, Pipeline):
-            return len(self.dataset)  # it may change between epochs
-        if self._length is None:
-            if self._endpoints is None and self.num_workers == 0:
-                self._length = len(self._local().dataset)
-            else:
-                self._length = self._sessions.waiting(self._make_session).wait_for_length(self.timeout or None)
-        return self._length
+            return self.dataset
+        self._open_data()
+        assert self._length is not None, "it is open"
+        return range(self._length)
 
     def _mixing(self) -> Mixing | None:
         """Returns what the data are a mixture of; None for no mixture. It is known when the length is."""
@@ -430,16 +440,6 @@ class DataLoader:
             )
         return held.lengths()
 
-    def _opened_data(self) -> str:
-        """Returns the digest of the data; has the pipeline opened for it, if it was not yet."""
-        if self._endpoints is not None:
-            session = self._sessions.waiting(self._make_session)  # that of the next pass
-            session.wait_for_length(self.timeout or None)
-            self._digest = session.data
-        elif isinstance(self.dataset, Pipeline):
-            self._local()
-        return self._data_digest()
-
     def _data_digest(self) -> str:
         if self._built is None and isinstance(self.dataset, Pipeline):  # the workers know it, if one has opened it
             self._digest = next((each.data for each in self._sessions if each.data), self._digest)
@@ -452,7 +452,8 @@ class DataLoader:
     def _begin_pass(self) -> tuple[Supply, Progress]:
         """Plans a pass; workers begin it. Returns where its batches come from, and its progress."""
         self._settle()
-        begun = self._planner.begin(source_of(self._sampler, self._batch_sampler))
+        opened = self._planner.counted or self._planner.bookmark.compares
+        begun = self._known_planner(opened=opened).begin(self._source)
         progress = begun.progress
         fetched = progress if self.device is None else dataclasses.replace(progress)
         here = self._endpoints is None and self.num_workers == 0
@@ -482,11 +483,11 @@ class DataLoader:
 
     def _plan(self) -> EpochPlan:
         self._settle()
-        return self._planner.plan()
+        return self._known_planner(opened=self._planner.counted).plan()
 
-    def _step_count(self) -> int:
-        self._settle()
-        return self._planner.steps()
+    @property
+    def _source(self) -> SamplerSource | None:
+        return source_of(*self._samplers)
 
     @property
     def _standard(self) -> bool:

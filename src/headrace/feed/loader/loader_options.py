@@ -22,7 +22,7 @@ from headrace.feed.pipelines.mixture import Mixture
 from headrace.feed.plan.epoch import Shard
 from headrace.feed.plan.orders.length_buckets import Buckets
 from headrace.feed.plan.orders.order import Window
-from headrace.feed.plan.torch_samplers import batched, torch_samplers
+from headrace.feed.plan.torch_samplers import batched, torch_sampler
 from headrace.feed.streams.stream import Stream
 from headrace.feed.tuning.executor_rule import Auto, asked_workers
 from headrace.feed.wire.endpoints import Endpoints, find
@@ -311,8 +311,12 @@ def _policy_of(options: Options) -> Policy:
     )  # fmt: skip
 
 
-def _orders_itself(options: Options, *, sharded: bool) -> bool:
-    """Returns whether the order is headrace's own, if the user gave no sampler.
+def orders_itself(options: Options, *, sharded: bool) -> bool:
+    """Returns whether the order is headrace's own; else it is that of torch's samplers.
+
+    Args:
+        options: of the loader.
+        sharded: whether this rank takes a part.
 
     Raises:
         ValueError: a torch generator shall decide an order that only a seed can.
@@ -321,28 +325,28 @@ def _orders_itself(options: Options, *, sharded: bool) -> bool:
     seeded = sharded or ordered or options.buckets is not None
     if options.generator is not None and seeded:
         raise ValueError("generator excludes sharding, a Window, a mixture and buckets: their order is made from seed=")
-    return seeded or options.seed is not None or isinstance(options.dataset, Pipeline)
+    if not options.counted:
+        return True
+    seeded = seeded or options.seed is not None or isinstance(options.dataset, Pipeline)
+    return seeded and options.generator is None and not options.sampled
 
 
 def samplers_of(
-    options: Options, sized: Callable[[], Any], rows: int | None, *, sharded: bool
+    options: Options, sized: Callable[[], Any], rows: int | None
 ) -> tuple[Iterable[Any] | None, Iterable[list[Any]] | None]:
-    """Returns the samplers, and batch samplers, whose order a loader follows; None where headrace's own decides.
+    """Returns the samplers of keys, and of batches, whose order a loader follows; either may be None.
 
     Args:
         options: of the loader.
-        sized: returns what has the dataset's length.
+        sized: returns what has the dataset's length, where torch's own samplers need it.
         rows: a rank and step.
-        sharded: whether this rank takes a part.
     """
-    sampler, drop_last, own = options.sampler, options.drop_last, _orders_itself(options, sharded=sharded)
-    if sampler is not None:
-        return batched(sampler, rows, drop_last=drop_last)
     if options.batch_sampler is not None:
-        return torch_samplers(sized, None, None, shuffle=False, drop_last=False)[0], options.batch_sampler
-    if not options.counted or (own and options.generator is None):
-        return None, None
-    return torch_samplers(sized, rows, options.generator, shuffle=bool(options.shuffle), drop_last=drop_last)
+        return None, options.batch_sampler
+    sampler = options.sampler
+    if sampler is None:
+        sampler = torch_sampler(sized(), options.generator, shuffle=bool(options.shuffle))
+    return batched(sampler, rows, drop_last=options.drop_last)
 
 
 def find_shard(options: Options, *, always: bool = False, known: bool = False) -> tuple[Shard | None, int | None]:

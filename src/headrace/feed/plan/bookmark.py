@@ -244,6 +244,11 @@ class Bookmark:
         """Whether the loader stands before an epoch, and no position was loaded."""
         return self.loaded is None and (self._pass is None or self._pass.progress.stage is Stage.ENDED)
 
+    @property
+    def compares(self) -> bool:
+        """Whether the position that was loaded names its data, which must be compared with those that there are."""
+        return self.loaded is not None and bool(self.loaded.shards)
+
     def _step_back(self) -> bool:
         """Forgets the latest pass if it was planned only. Returns whether it was."""
         latest = self._latest

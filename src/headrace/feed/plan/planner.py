@@ -12,12 +12,11 @@ import abc
 import itertools
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import msgspec
-from numpy.typing import NDArray
 
 from headrace.errors import PipelineError, PositionError
 from headrace.feed.batch.plain_values import digest_of
@@ -38,22 +37,18 @@ if TYPE_CHECKING:
     from headrace.feed.loader.loader_options import Options
 
 
-class KnownFacts(NamedTuple):
-    """What is known of a dataset.
+class DataFacts(NamedTuple):
+    """What is known of a dataset so far.
 
     Attributes:
-        length: returns the dataset's length; may wait for a worker to open the pipeline.
-        data: returns the digest of its shards, empty while, or if, it is not known; never waits.
-        opened_data: the same; waits for a worker to open the pipeline where only workers know it.
-        mixing: returns what it is a mixture of, None for no mixture; it is known when the length is.
-        lengths: returns those of the rows, from the index.
+        length: rows of what a pipeline makes, -1 where it has no `__len__`; None before it was opened.
+        digest: of its shards; empty while, or if, it is not known.
+        mixing: what it is a mixture of; None for no mixture. It is known when the length is.
     """
 
-    length: Callable[[], int]
-    data: Callable[[], str]
-    opened_data: Callable[[], str]
-    mixing: Callable[[], Mixing | None]
-    lengths: Callable[[], NDArray[Any]]
+    length: int | None = None
+    digest: str = ""
+    mixing: Mixing | None = None
 
 
 class Planner(abc.ABC):
@@ -64,23 +59,23 @@ class Planner(abc.ABC):
         shard: which part of the data this rank takes; None for everything.
         batch_size: rows a rank and step; None without batching.
         seeds: of the loader.
-        known: of the dataset.
 
     Attributes:
-        counted: whether the rows have numbers.
+        counted: whether the rows have numbers: then the data must be opened before a pass is planned.
+        data: what is known of the data; the loader sets it.
         bookmark: where the loader is.
         shuffle: of the loader; an adapter may set it.
         mixed: the order of a mixture of counted sources, once it is known what the dataset is; None without one.
+        bucketing: the buckets, if there are; their lengths must be known before a pass is planned.
     """
 
     counted: ClassVar[bool]
+    bucketing: Bucketing | None = None
 
-    def __init__(
-        self, options: Options, shard: Shard | None, batch_size: int | None, seeds: LoaderSeeds, known: KnownFacts
-    ) -> None:
+    def __init__(self, options: Options, shard: Shard | None, batch_size: int | None, seeds: LoaderSeeds) -> None:
         self._options, self._dataset = options, options.dataset
         self._shard, self._batch_size = shard, batch_size
-        self._seeds, self._known = seeds, known
+        self._seeds, self.data = seeds, DataFacts()
         self.bookmark = Bookmark()
         self.bookmark.steps = options.steps_per_epoch
         self.shuffle = options.shuffle if isinstance(options.shuffle, Window) else bool(options.shuffle)
@@ -184,9 +179,13 @@ class Planner(abc.ABC):
         """Returns a position with what else a pass from there needs."""
         return place
 
-    def load(self, state: Mapping[str, Any], source: SamplerSource | None) -> None:
-        """Begins the next pass where a state was taken. Raises PositionError if it does not fit."""
-        self.bookmark.load(state, self._beginning(self._seeds.given, own=source is None))
+    def load(self, state: Mapping[str, Any], *, own: bool) -> None:
+        """Begins the next pass where a state was taken, in the own order or a sampler's.
+
+        Raises:
+            PositionError: it does not fit.
+        """
+        self.bookmark.load(state, self._beginning(self._seeds.given, own=own))
         self._seeds.ahead = self._seeds.order_ahead = None
         loaded = self.bookmark.loaded
         if loaded is not None and loaded.order != "torch":
@@ -214,17 +213,18 @@ class CountedPlanner(Planner):
 
     counted = True
 
-    def __init__(
-        self, options: Options, shard: Shard | None, batch_size: int | None, seeds: LoaderSeeds, known: KnownFacts
-    ) -> None:
-        super().__init__(options, shard, batch_size, seeds, known)
-        self._length: int | None = None  # of a pipeline's dataset
-        self.bucketing = Bucketing(options.buckets, known.lengths) if options.buckets is not None else None
+    def __init__(self, options: Options, shard: Shard | None, batch_size: int | None, seeds: LoaderSeeds) -> None:
+        super().__init__(options, shard, batch_size, seeds)
+        self.bucketing = Bucketing(options.buckets) if options.buckets is not None else None
 
     def plan(self, epoch: int | None = None) -> EpochPlan:
         """Returns the own plan of an epoch, by default the next one."""
         seed, rows, world = self.seed, self._batch_size or 1, self.world_size
-        self._length = samples = self._known.length()
+        samples = len(self._dataset) if self.data.length is None else self.data.length
+        if samples < 0:
+            raise TypeError(
+                f"what {self._dataset.factory} makes has no len(): add __len__, or give the loader a sampler"
+            )
         mixed = self.mixed_order()
         order: Order | None = mixed
         if self.bucketing is not None:
@@ -244,7 +244,7 @@ class CountedPlanner(Planner):
 
     def mixed_order(self) -> MixedOrder | None:
         """Returns the order of a mixture, when it is known what the dataset is; None for no mixture."""
-        mixing = self._known.mixing()
+        mixing = self.data.mixing
         if mixing is None:
             return None
         empty = next((name for name, rows in zip(mixing.names, mixing.rows, strict=True) if not rows), "")
@@ -284,11 +284,9 @@ class CountedPlanner(Planner):
         return begun
 
     def _begin_sampled(self, source: SamplerSource, progress: Progress, loaded: Position | None) -> PlannedPass:
-        if self._known.mixing() is not None:
+        if self.data.mixing is not None:
             raise PipelineError("a mixture decides the order by its weights, and a sampler does", "leave one out")
         if loaded is not None and loaded.shards:
-            if self._pipeline:  # another dataset has its length, or none: its sampler knows the keys
-                self._length = self._known.length()  # by now the shards are known too
             loaded.require_fits(self._beginning(loaded.seed, own=False))
         every = self._options.snapshot_every_n_steps
         sampled = SampledPass(source, self._seeds, progress, every, loaded, warns=self._options.sampled)
@@ -354,13 +352,13 @@ class CountedPlanner(Planner):
         return msgspec.structs.replace(position, sampler=sampler).to_state()
 
     def _beginning(self, seed: int | None, *, own: bool) -> Position:
-        shuffle, mixing = self.shuffle, self._known.mixing()
-        length = len(self._dataset) if hasattr(self._dataset, "__len__") else self._length or 0
+        shuffle, mixing = self.shuffle, self.data.mixing
+        length = len(self._dataset) if hasattr(self._dataset, "__len__") else max(0, self.data.length or 0)
         return Position(
             0, 0, 0, "headrace" if own else "torch", bool(shuffle), self._options.drop_last,
             length, seed, self._global_batch, self.world_size, self._pipeline,
             window=(shuffle.run, shuffle.runs) if isinstance(shuffle, Window) else None,
-            shards=self._known.data(), mixture=mixing.name if mixing is not None else "",
+            shards=self.data.digest, mixture=mixing.name if mixing is not None else "",
             buckets=self.bucketing.buckets.name if self.bucketing is not None else "",
             lengths=self.bucketing.digest if self.bucketing is not None else "",
         )  # fmt: skip
@@ -435,8 +433,6 @@ class LanePlanner(Planner):
                 hint="give steps_per_epoch=, the same on all ranks; or uneven=True, where ranks may end at different "
                 "times (with torch's Join, say)",
             )
-        if self.bookmark.loaded is not None and self.bookmark.loaded.shards:
-            self._known.opened_data()  # else nobody would compare them
         progress, loaded = self.bookmark.begin()
         lanes, begins = self.lanes, self._beginning(self.seed, own=True)
         own, replays = range(self.rank, lanes.count, world), False
@@ -477,5 +473,5 @@ class LanePlanner(Planner):
         return Position(
             0, 0, 0, "lanes", bool(window), self._options.drop_last, 0, seed, self._global_batch, self.world_size,
             self._pipeline, window=(window.run, window.runs) if isinstance(window, Window) else None,
-            shards=self._known.data(), num_shards=lanes.count, lanes=LaneState(lanes.count, slots=lanes.slots),
+            shards=self.data.digest, num_shards=lanes.count, lanes=LaneState(lanes.count, slots=lanes.slots),
         )  # fmt: skip

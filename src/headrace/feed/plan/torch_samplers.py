@@ -20,7 +20,7 @@ import itertools
 import random
 import warnings
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -131,24 +131,11 @@ class SamplerSource(NamedTuple):
     batched: bool
 
 
-def torch_samplers(
-    source: Callable[[], Any],
-    batch_size: int | None,
-    generator: torch.Generator | None,
-    *,
-    shuffle: bool,
-    drop_last: bool,
-) -> tuple[Iterable[Any], Iterable[list[Any]] | None]:
-    """Returns the samplers, of keys and of batches, that torch's DataLoader makes when it is given none.
-
-    Args:
-        source: returns what has the dataset's length.
-        batch_size, generator, shuffle, drop_last: of the loader.
-    """
+def torch_sampler(sized: Any, generator: torch.Generator | None = None, *, shuffle: bool = False) -> Iterable[Any]:
+    """Returns the sampler that torch's DataLoader makes when it is given none, of what has the dataset's length."""
     from torch.utils.data import RandomSampler, SequentialSampler
 
-    sampler = RandomSampler(source(), generator=generator) if shuffle else SequentialSampler(source())
-    return batched(sampler, batch_size, drop_last=drop_last)
+    return RandomSampler(sized, generator=generator) if shuffle else SequentialSampler(sized)
 
 
 def batched(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -143,17 +143,19 @@ class Bucketing:
 
     Args:
         buckets: as the user asks for them.
-        known: returns the lengths that the index knows.
 
     Attributes:
         buckets: as given, with the lengths once they are known.
         digest: of the lengths; empty while they are not known.
     """
 
-    def __init__(self, buckets: Buckets, known: Callable[[], NDArray[Any]]) -> None:
-        self.buckets, self._known = buckets, known
-        self.digest = lengths_digest(buckets.lengths)
+    def __init__(self, buckets: Buckets) -> None:
         self._order: BucketedOrder | None = None
+        self.take(buckets)
+
+    def take(self, buckets: Buckets) -> None:
+        """Takes the buckets with the lengths that the index knows."""
+        self.buckets, self.digest = buckets, lengths_digest(buckets.lengths)
 
     def order(self, inner: MixedOrder | RowOrder, rows: int, batch: int, seed: int, *, shuffled: bool) -> BucketedOrder:
         """Returns the order of the buckets.
@@ -167,11 +169,7 @@ class Bucketing:
 
         Raises:
             ValueError: there are not as many lengths as rows.
-            PipelineError: the lengths are not known.
         """
-        if self.buckets.lengths is None:
-            self.buckets = replace(self.buckets, lengths=self._known())
-            self.digest = lengths_digest(self.buckets.lengths)
         if len(self.buckets.lengths) != rows:
             raise ValueError(f"buckets have {len(self.buckets.lengths)} lengths, and the dataset has {rows} rows")
         if self._order is None or self._order.made_of != (inner, batch):
