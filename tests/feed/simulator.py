@@ -12,17 +12,17 @@ import heapq
 import itertools
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import torch
 
 from headrace.feed.batch.row_layout import Uneven
 from headrace.feed.batch.slab import Slab
-from headrace.feed.client.scheduler import MAX_DEATHS, MAX_DEATHS_TOGETHER, Schedule
-from headrace.feed.client.worker_pool import Arrival, Kind, Worker, WorkerPool
+from headrace.feed.client.scheduler import MAX_DEATHS, MAX_DEATHS_TOGETHER
+from headrace.feed.client.worker_pool import Arrival, Worker, WorkerPool
 from headrace.feed.descriptors import Descriptors
 from headrace.feed.identifiers import WorkerNumber
 from headrace.feed.pipelines.fetch import Built, SampleAddresses, make_whole
@@ -47,7 +47,10 @@ class Line:
 
 def a_worker(number: int, name: str = "", executors: int = 1) -> Worker:
     """Makes a worker that nothing is sent to."""
-    return Worker(WorkerNumber(number), name, "remote", None, executors)  # type: ignore[arg-type]
+    return Worker(WorkerNumber(number), name, None, executors=executors)  # type: ignore[arg-type]
+
+
+Kind = Literal["executor", "server", "remote"]
 
 
 @dataclass(eq=False)
@@ -90,13 +93,13 @@ class World:
     back_after: float = 0.5
 
 
-def would_be_given_up(schedule: Schedule, number: int) -> bool:
+def would_be_given_up(workers: Iterable[Worker], number: int) -> bool:
     """Returns whether rows could be given up if whoever works on request `number` died now.
 
     Everything that its worker owes counts, because only one executor of it may die and it is not known over what. And
     so does every request for the same rows: of two that are late both may have hung already, which is told only later.
     """
-    for worker in (*schedule.workers.values(), *schedule.leaving.values()):
+    for worker in workers:
         if number in worker.outstanding:
             slices = [request.slice for request in worker.outstanding.values()]
             return any(
@@ -187,14 +190,15 @@ class SimulatedPool(WorkerPool):
 
     def _gone(self, worker: Worker) -> None:
         self._workers.pop(worker.number, None)
-        self._later(self.world.back_after, lambda kind=worker.kind: self._missing.append(kind))  # type: ignore[misc]
+        [kind] = [peer.kind for peer in self.peers if peer.worker is worker]
+        self._later(self.world.back_after, lambda: self._missing.append(kind))
 
     def _start(self, kind: Kind) -> Worker:
         pace = 0.001 * self.world.spread ** self.chance.random()
         executors = 1 if kind == "executor" else self.world.executors
         peer = Peer(f"{kind} {next(self._names)}", kind, executors, pace, busy=[0.0] * executors)
         peer.link = Link(Line(lambda message, fds: self._said(peer, message, fds)))  # type: ignore[arg-type]
-        peer.worker = self._add(peer.name, kind, peer.link)
+        peer.worker = self._add(peer.name, peer.link, own_host=kind == "server", is_executor=kind == "executor")
         peer.worker.executors = executors
         self.peers.append(peer)
         return peer.worker
@@ -303,10 +307,10 @@ class SimulatedPool(WorkerPool):
             self._zombies.append(peer)  # its executors still write to the slabs that they were lent
         self._arrivals.append((peer.link, why))
 
-    def end_stuck(self, numbers: Sequence[int], now: float, limit: float) -> int:
+    def end_stuck(self, now: float, limit: float) -> int:
         ended = 0
         for peer in self.peers:
-            if peer.kind == "executor" and peer.worker and peer.worker.number in numbers and peer.alive:
+            if peer.kind == "executor" and peer.worker and peer.worker.stuck(now, limit) and peer.alive:
                 self._break(peer, "it hung")
                 ended += 1
         return ended

@@ -18,14 +18,14 @@ import pytest
 import torch
 from feed_data import flat
 from lane_data import LENGTHS, Rows, StatefulRows, UnevenRows, UnevenStatefulRows
-from simulator import SimulatedPool, World, would_be_given_up
+from simulator import Kind, SimulatedPool, World, would_be_given_up
 from torch.utils.data import IterableDataset, default_collate
 
 from headrace.feed.batch.slab import GRANULE
 from headrace.feed.client.lane_homes import deal
 from headrace.feed.client.policy import Policy, SessionStats
 from headrace.feed.client.session import Session
-from headrace.feed.client.worker_pool import Kind, Worker
+from headrace.feed.client.worker_pool import Worker
 from headrace.feed.loader.supply import Inline, LaneBatches, Served
 from headrace.feed.pipelines.fetch import Built
 from headrace.feed.pipelines.seeds import PreservedGenerators
@@ -188,8 +188,7 @@ def _simulate(
             stats,
             lambda text, kind: pytest.fail(f"{kind} {text}"),
         )
-        schedule = session._schedule
-        pool.doomed = lambda number, schedule=schedule: would_be_given_up(schedule, number)  # type: ignore[misc]
+        pool.doomed = lambda number, pool=pool: would_be_given_up(pool.workers(), number)  # type: ignore[misc]
         try:
             session.begin(draws)
             lane_batches = LaneBatches(built, draws, progress, session.stats, readers)

@@ -69,8 +69,8 @@ class Hosts:
             self.schedule.done(request, 0.01, 0.01)
 
     def lose(self, number: int) -> None:
-        self.schedule.remove_worker(number)
-        self.asked = [request for request in self.asked if request.worker != number]
+        self.schedule.remove_worker(self.schedule.workers[WorkerNumber(number)])
+        self.asked = [request for request in self.asked if request.worker.number != number]
         self.placement.gone(number)
 
     def come_back(self, number: int) -> None:
@@ -110,7 +110,7 @@ def test_a_busy_holder_does_not_keep_the_others_from_their_rows() -> None:
     for plan in EpochPlan(3 * SIZE, 1, 0).epoch(0):
         hosts.schedule.push([plan])
     hosts.ask_all()
-    assert [request.worker for request in hosts.asked] == [1] * 4 + [2] * 4
+    assert [request.worker.number for request in hosts.asked] == [1] * 4 + [2] * 4
 
 
 def test_rows_without_a_holder_end_the_run_only_after_the_time_that_a_host_has_to_come_back() -> None:
@@ -151,7 +151,7 @@ def test_a_layout_is_learned_row_by_row_and_nothing_is_kept_of_the_batches_that_
             assert (number, row.first) == (1, 0 if isinstance(answer, messages.Failed) else 1)
             probe.request = hosts.schedule.ask(number, row, "layout", 0.0)
             assert probe.next_row() is None  # one at a time
-            hosts.schedule.answered(number, probe.request.number, 0.0)
+            hosts.schedule.answered(probe.request.worker, probe.request.number, 0.0)
             probe.answered(worker, row, answer)
         hosts.ask_all()
         assert [request.slice.whole for request in hosts.asked] == [True]
@@ -190,7 +190,7 @@ def test_the_time_in_which_a_host_must_tell_its_shards_begins_when_its_job_has_s
         def opens(place: int, shard: str, now: float) -> None:
             ours, theirs = socket.socketpair()
             stack.enter_context(theirs)
-            worker = worker_pool._add(f"h{place + 1}", "remote", Link(FramedConnection(ours)))
+            worker = worker_pool._add(f"h{place + 1}", Link(FramedConnection(ours)))
             worker.endpoint, worker.state = endpoints.current()[place], WorkerState.READY
             assert placement.opened(worker, messages.Opened(1, SIZE, False, {}, [(shard, SIZE)]), now)
 
@@ -214,7 +214,7 @@ def test_a_host_that_feed_json_calls_ready_after_it_was_connected_to_is_not_abse
     worker_pool = RemotePool(endpoints, "test", 0, 1)
     ours, theirs = socket.socketpair()
     with theirs:
-        worker = worker_pool._add("h1", "remote", Link(FramedConnection(ours)))
+        worker = worker_pool._add("h1", Link(FramedConnection(ours)))
         worker.endpoint, worker.state = endpoints.current()[0], WorkerState.READY
         write_hosts(tmp_path, "ready")
         assert worker_pool.absent() == []
@@ -223,12 +223,12 @@ def test_a_host_that_feed_json_calls_ready_after_it_was_connected_to_is_not_abse
 
 def test_a_worker_s_number_is_never_used_again_and_its_route_is_that_of_no_other_worker() -> None:
     worker_pool, link = LocalPool(0, None, ExecutorInputs({})), Link(None, shared=True)  # type: ignore[arg-type]
-    staying = worker_pool._add("h1", "remote", link)
+    staying = worker_pool._add("h1", link)
     assert (staying.number, staying.route) == (1, 1)
     worker_pool._numbers = map(WorkerNumber, itertools.count(0xFFFE))
     numbers, routes = [], []
     for _ in range(4):
-        worker = worker_pool._add("h2", "remote", link)
+        worker = worker_pool._add("h2", link)
         assert worker_pool.worker_of(link, worker.route) is worker
         numbers.append(worker.number)
         routes.append(worker.route)

@@ -102,13 +102,14 @@ def test_a_row_that_only_one_worker_could_make_is_named_with_what_the_other_one_
 ) -> None:
     batch = messages.BatchRows(7, 0, 8, 4, 6, [50, 51])
     bundle = Bundle((BatchPlan(2, 7, 0, list(range(46, 54)), 0),))
-    request = Request(1, 1, Slice(bundle, 4, 6, whole=False), "rows", 0.0, 0.1)
+    worker = a_worker(1)
+    request = Request(1, worker, Slice(bundle, 4, 6, whole=False), "rows", 0.0, 0.1)
     request.message = messages.SliceRequest(1, 1, 2, 0, (batch,), whole=False)
     made = messages.Done(1, 8, [], b"", 0.1, 0.1, executor=0, digests=[b"1", b"2"])
     failure = messages.Failure(0, row, messages.RemoteError(kind, "away", ""))
     failed = msgspec.structs.replace(made, executor=1, digests=[], failures=(failure,))
     done, again = (made, failed) if first else (failed, made)
-    difference = Verifier(1.0).compare(1, Check(request, done, 0, b""), again)
+    difference = Verifier(1.0).compare(worker, Check(request, done, 0, b""), again)
     assert (difference.warning() if difference else "").startswith(told)
     assert bool(difference) is bool(told)
 
@@ -178,7 +179,7 @@ def test_checks_of_what_takes_long_wait_until_they_are_a_small_part_of_the_work(
     done, asked = messages.Done(1, 8, [], b"", 2.0, 2.0), 0
     for step in range(100):  # slices of 2 s
         bundle = Bundle((BatchPlan(0, step, 0, list(range(8)), 0),))
-        request = Request(step, 1, Slice(bundle, 0, 8, whole=True), "rows", 0.0, 0.1)
+        request = Request(step, others[1], Slice(bundle, 0, 8, whole=True), "rows", 0.0, 0.1)
         verifier.made(2.0)
         if verifier.wants(0, step, 0):
             verifier.add(Check(request, done, 0, b""))

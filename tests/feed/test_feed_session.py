@@ -18,7 +18,7 @@ from headrace.feed.batch.row_layout import learn
 from headrace.feed.batch.slab import Slab
 from headrace.feed.client.policy import Policy, SessionStats
 from headrace.feed.client.session import Session
-from headrace.feed.client.worker_pool import Kind, Worker, WorkerPool
+from headrace.feed.client.worker_pool import Worker, WorkerPool
 from headrace.feed.plan.epoch import EpochPlan
 from headrace.feed.wire import messages
 from headrace.feed.wire.framed_connection import FramedConnection, Link
@@ -78,13 +78,13 @@ class Hand:
 class ByHand(WorkerPool):
     """Workers that are there from the beginning and never replaced."""
 
-    def __init__(self, names: str, kind: Kind = "server") -> None:
+    def __init__(self, names: str, *, is_executor: bool = False) -> None:
         super().__init__()
         self.hands: dict[str, Hand] = {}
         for name in names:
             ours, theirs = socket.socketpair()
             self.hands[name] = Hand(theirs)
-            self._add(name, kind, Link(FramedConnection(ours)))
+            self._add(name, Link(FramedConnection(ours)), own_host=not is_executor, is_executor=is_executor)
         self._new = self.workers()
 
     def maintain(self, now: float) -> list[Worker]:
@@ -356,9 +356,9 @@ ANSWERS = {
 
 
 @contextmanager
-def played(names: str, *, kind: Kind = "server", verify: float = 0) -> Iterator[tuple[Session, list[Hand]]]:
+def played(names: str, *, is_executor: bool = False, verify: float = 0) -> Iterator[tuple[Session, list[Hand]]]:
     """A session of one batch a worker, which each has been asked for."""
-    pool = ByHand(names, kind)
+    pool = ByHand(names, is_executor=is_executor)
     policy = Policy(verify=verify, hedge=False, memory=1 << 20, stall_timeout=5)
     made = Session(pool, messages.Open(1, "m:f", {}, "", "", True), policy, SessionStats(), warnings.warn)
     with closing(made):
@@ -426,24 +426,24 @@ def test_a_check_compares_what_was_made_and_gives_up_at_anything_else(answer: st
         assert [len(hand.asks) for hand in (one, other)] == [2, 2]  # each has made one, and was asked for the other's
 
 
-@pytest.mark.parametrize("kind", ["executor", "server"])
-def test_a_check_is_made_by_another_when_its_worker_is_lost_unless_it_may_be_what_ended_it(kind: Kind) -> None:
-    with played("abc", kind=kind, verify=1) as (session, hands):
+@pytest.mark.parametrize("is_executor", [True, False])
+def test_a_check_is_made_by_another_when_its_worker_is_lost_unless_it_may_be_what_ended_it(is_executor: bool) -> None:
+    with played("abc", is_executor=is_executor, verify=1) as (session, hands):
         one = by_whom(hands, 0)
         one.answer(one.asks[0])
         step(session, hands)
         [checker] = [hand for hand in hands if hand.asks[-1].check == messages.SUM]
         [third] = [hand for hand in hands if hand not in (one, checker)]
-        checker.answer(checker.asks[0]) if kind == "executor" else None  # so that the check is what it is at
+        checker.answer(checker.asks[0]) if is_executor else None  # so that the check is what it is at
         checker.channel.close()
         hands.remove(checker)
         step(session, hands)
         checks = [request.batches[0].step for request in third.asks if request.check == messages.SUM]
-        assert checks == ([] if kind == "executor" else [0])
+        assert checks == ([] if is_executor else [0])
 
 
 def test_what_nobody_needs_is_no_retry_when_its_worker_is_lost() -> None:
-    with played("ab", kind="executor") as (session, [a, b]):
+    with played("ab", is_executor=True) as (session, [a, b]):
         session.begin(iter(()))
         a.channel.close()
         step(session, [b])

@@ -117,9 +117,8 @@ def simulate(world: World, seed: int, tars: Path) -> SessionStats:
         SessionStats(),
         lambda text, _: warned.append(text),
     )
-    schedule = session._schedule
-    worker_pool.doomed = lambda number: would_be_given_up(schedule, number)
-    latest = kept(schedule)
+    worker_pool.doomed = lambda number: would_be_given_up(worker_pool.workers(), number)
+    latest = kept(session._schedule)
     held: deque[tuple[object, object]] = deque()
     window = random.Random(f"window {seed}").choice([1, 1, 3, 8])
     try:
@@ -176,8 +175,8 @@ def kept(schedule: Schedule) -> deque[Request]:
 def story(request: Request) -> str:
     slice_, plan = request.slice, request.slice.bundle.plan
     return (
-        f"request {request.number} ({request.purpose}) to worker {request.worker} at {request.asked:.4f} s: rows "
-        f"{slice_.first}..{slice_.last - 1} of batch {plan.step} of epoch {plan.epoch}, slab {request.slab}, "
+        f"request {request.number} ({request.purpose}) to worker {request.worker.number} at {request.asked:.4f} s: "
+        f"rows {slice_.first}..{slice_.last - 1} of batch {plan.step} of epoch {plan.epoch}, slab {request.slab}, "
         f"whole: {slice_.whole}, done: {slice_.done}, unwanted: {request.unwanted}"
     )
 
@@ -185,8 +184,7 @@ def story(request: Request) -> str:
 def settle(session: Session, worker_pool: SimulatedPool) -> None:
     """Waits for the last answers; then no memory is in use, and nothing is kept of what came."""
     until = worker_pool.time + PATIENCE
-    schedule = session._schedule
-    while any(worker.outstanding for worker in (*schedule.workers.values(), *schedule.leaving.values())):
+    while any(worker.outstanding for worker in worker_pool.workers()):
         assert worker_pool.time < until
         session._exchange.step(0.2)
     pool = session._assembly.ledger
@@ -270,22 +268,22 @@ def _owed(session: Session, peer: Peer) -> list[Request]:
 
 
 def test_no_fault_is_played_over_rows_that_another_one_on_its_way_may_cost() -> None:
-    schedule = Schedule()
-    for number in (1, 2, 3):
-        schedule.add_worker(a_worker(number, f"executor {number}"), 0.0)
+    schedule, workers = Schedule(), [a_worker(number, f"executor {number}") for number in (1, 2, 3)]
+    for worker in workers:
+        schedule.add_worker(worker, 0.0)
     schedule.push([BatchPlan(0, 0, 0, [0], 0)])
     asked = schedule.next_slice()
     assert asked is not None
     first = schedule.request(WorkerNumber(1), asked[1], 0.0)
-    assert not would_be_given_up(schedule, first.number)  # it may hang, which is told later
+    assert not would_be_given_up(workers, first.number)  # it may hang, which is told later
     second = schedule.request(WorkerNumber(2), asked[1], 1.0)
-    assert [would_be_given_up(schedule, request.number) for request in (first, second)] == [True, True]
-    schedule.remove_worker(WorkerNumber(1))
-    assert not would_be_given_up(schedule, second.number)
+    assert [would_be_given_up(workers, request.number) for request in (first, second)] == [True, True]
+    schedule.remove_worker(workers[0])
+    assert not would_be_given_up(workers, second.number)
     asked[1].deaths = 1
-    assert would_be_given_up(schedule, second.number)
-    schedule.leave(WorkerNumber(2))
-    assert would_be_given_up(schedule, second.number)  # one that is to go still works
+    assert would_be_given_up(workers, second.number)
+    schedule.leave(workers[1])
+    assert would_be_given_up(workers, second.number)  # one that is to go still works
 
 
 def lacking(world: World, sums: SessionStats) -> list[str]:

@@ -65,7 +65,7 @@ if SOAK:
     MUTANTS += [
         Mutant(
             "de-duplication",
-            "feed/client/work_units.py",
+            "feed/client/worker_pool.py",
             "request = self.outstanding.pop(number, None)",
             "request = self.outstanding.pop(next(iter(self.outstanding), 0), None)",
             "test_proof_essentials.py::test_an_answer_that_comes_twice_counts_once",

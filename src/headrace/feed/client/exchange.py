@@ -133,8 +133,7 @@ class Exchange:
         now = self._now()
         for link, why in self._worker_pool.silent(now):
             self._link_lost(link, why)
-        limit = self._policy.slice_timeout
-        self._stats.slices_timed_out += self._worker_pool.end_stuck(self.schedule.stuck(now, limit), now, limit)
+        self._stats.slices_timed_out += self._worker_pool.end_stuck(now, self._policy.slice_timeout)
         self._ask(now)
         work = self.schedule.idle_work(now, hedge=self._policy.hedge)  # nothing whose answer has come
         if work.again is not None:
@@ -162,24 +161,24 @@ class Exchange:
             if worker.state is WorkerState.DISMISSED:
                 worker.state = WorkerState.LEAVING
                 self.placement.gone(worker.number)
-                self._cancel(self.schedule.not_begun(worker.number))
-            if not self.schedule.leave(worker.number):
-                self.schedule.remove_worker(worker.number)
+                self.schedule.leave(worker)
+                self._cancel(self.schedule.not_begun(worker))
+            if not worker.outstanding:
                 self._worker_pool.release(worker)
 
-    def abandon(self, requests: Sequence[Request]) -> None:
+    def abandon(self) -> None:
         """A pass has ended: cancels its requests, and drops the checks that wait."""
         self._verifier.clear()
-        self._cancel(requests)
+        for worker in self._worker_pool.workers():
+            self._cancel(list(worker.outstanding.values()))
 
     def _cancel(self, requests: Sequence[Request]) -> None:
-        for number, owed in itertools.groupby(requests, key=lambda request: request.worker):
-            worker = self._worker_pool.worker(number)
+        for worker, owed in itertools.groupby(requests, key=lambda request: request.worker):
             worker.link.post(messages.Cancel([request.number for request in owed]), worker.route)
 
     def _link_lost(self, link: Link, why: str) -> None:
         for worker in self._worker_pool.link_lost(link, why, self._now()):
-            self._lost(worker, may_still_write=worker.kind == "server")
+            self._lost(worker, may_still_write=worker.own_host)
 
     # Asking
 
@@ -196,7 +195,7 @@ class Exchange:
             number, first = check
             made = first.request.message
             layout = b"" if made.whole else first.done.layout
-            avoid = first.done.executor if number == first.request.worker else -1
+            avoid = first.done.executor if number == first.request.worker.number else -1
             request = self.schedule.ask(number, first.request.slice, "check", now, first)
             self._send(request, made.batches, layout, messages.SUM, avoid)
 
@@ -210,7 +209,7 @@ class Exchange:
 
     def _ask_one(self, number: WorkerNumber, slice_: Slice, now: float) -> bool:
         """Asks a worker for a slice. Returns False when there is no memory for it."""
-        worker, bundle = self._worker_pool.worker(number), slice_.bundle
+        worker, bundle = self.schedule.workers[number], slice_.bundle
         again = bool(slice_.requests)
         if again:
             slab = self._assembly.prepare_spare(slice_)
@@ -252,7 +251,7 @@ class Exchange:
             request.number, self._opening.pipeline, plan.epoch, plan.seed, batches, request.slice.whole, request.slab,
             layout, check, avoid, self._policy.slice_timeout, draw,
         )  # fmt: skip
-        self._worker_pool.request(self._worker_pool.worker(request.worker), request.message)
+        self._worker_pool.request(request.worker, request.message)
 
     # Answers
 
@@ -314,7 +313,7 @@ class Exchange:
 
     def _answer(self, worker: Worker, message: messages.Answer, frame: Frame) -> None:
         """Does what follows from an answer."""
-        request = self.schedule.answered(worker.number, message.request, self._now())
+        request = self.schedule.answered(worker, message.request, self._now())
         if request is None:
             self._stats.duplicates_dropped += isinstance(message, messages.Done)
             return
@@ -348,7 +347,7 @@ class Exchange:
         if done.drawn is not None and done.drawn.behind:
             return  # a replay that takes too long for a check
         compared = self._verifier.compared
-        difference = self._verifier.compare(worker.number, check, done)
+        difference = self._verifier.compare(worker, check, done)
         self._stats.slices_verified += self._verifier.compared - compared
         if difference is not None:
             self._stats.purity_failures += 1
@@ -404,12 +403,12 @@ class Exchange:
 
     def _lost(self, worker: Worker, *, may_still_write: bool) -> None:
         self._stats.workers_lost += worker.ready
-        requests = self.schedule.remove_worker(worker.number)
+        requests = self.schedule.remove_worker(worker)
         for request in requests:
             if may_still_write and request.slab:
                 self._assembly.ledger.taint(request.slab)
         for place, request in enumerate(requests):
-            at_work = place == 0 and worker.kind == "executor"  # it may be what ended it
+            at_work = place == 0 and worker.is_executor  # it may be what ended it
             if request.check is not None:
                 if not at_work:
                     self._verifier.add(request.check)

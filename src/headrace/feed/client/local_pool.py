@@ -28,7 +28,7 @@ from headrace.errors import FeedError, PipelineError, WorkersLost
 from headrace.exit_status import exit_text, split_status
 from headrace.feed.client.worker_pool import Arrival, Worker, WorkerPool
 from headrace.feed.descriptors import FULL, no_room
-from headrace.feed.identifiers import NO_ROUTE, PipelineNumber, WorkerNumber
+from headrace.feed.identifiers import NO_ROUTE, PipelineNumber
 from headrace.feed.metrics.metric_file import MetricFile
 from headrace.feed.metrics.worker_meter import WorkMeter
 from headrace.feed.pipelines.fetch import Built
@@ -319,17 +319,18 @@ class LocalPool(WorkerPool):
         self._work.tick(self._size)
         return arrivals
 
-    def end_stuck(self, numbers: Sequence[WorkerNumber], now: float, limit: float) -> int:
+    def end_stuck(self, now: float, limit: float) -> int:
         """Has executors that hang write their stacks to their log, and kills them a moment later."""
-        if not numbers and not self._hanging:
+        stuck = [worker for worker in self._workers.values() if worker.stuck(now, limit)]
+        if not stuck and not self._hanging:
             return 0
-        self._hanging, found = bool(numbers), 0
-        for number, worker in self._workers.items():
-            if number in numbers:
-                found += _link(worker).hang.overdue(now, limit)
+        self._hanging, fresh = bool(stuck), 0
+        for worker in self._workers.values():
+            if worker in stuck:
+                fresh += _link(worker).hang.overdue(now, limit)
             else:
                 _link(worker).hang.answered()
-        return found
+        return fresh
 
     @property
     def executors(self) -> int:
@@ -402,7 +403,7 @@ class LocalPool(WorkerPool):
         link = start_executor(number, self._context, self._inputs, foreign)
         self._fork_seconds = time.perf_counter() - begun
         _log.debug("worker %d: process %s", number, link.pid)
-        return self._add(f"worker {number}", "executor", link)
+        return self._add(f"worker {number}", link, is_executor=True)
 
     def link_lost(self, link: Link, reason: str, now: float) -> list[Worker]:
         """An executor ended: it is replaced."""

@@ -363,13 +363,13 @@ class RemotePool(WorkerPool):
         host.retry, host.delay = now + host.delay, min(2 * host.delay, RETRY_LIMIT)
         try:
             if endpoint.address.startswith("unix:"):
-                worker = self._add(endpoint.name, "server", connect_unix(endpoint.address), endpoint)
+                worker = self._add(endpoint.name, connect_unix(endpoint.address), endpoint, own_host=True)
                 worker.handshake = ClientHandshake(self._endpoints.secret, *self._identity)
                 worker.deadline, worker.keepalive = now + HANDSHAKE_SECONDS, Keepalive(now)
             else:
                 if self._receiver is None:
                     self._receiver = start_receiver()
-                worker = self._add(endpoint.name, "remote", self._receiver, endpoint)
+                worker = self._add(endpoint.name, self._receiver, endpoint)
                 secret, tls_ca = self._endpoints.secret, self._endpoints.tls_ca
                 dial = messages.Dial(endpoint.address, secret, *self._identity, tls_ca, endpoint.certified)
                 self._receiver.channel.send(dial, route=worker.route)
@@ -387,7 +387,7 @@ class RemotePool(WorkerPool):
     def handshake(self, worker: Worker, message: messages.Message) -> None:
         """Takes a step of the handshake; a receiver has already made it for the remote ones."""
         assert worker.handshake is not None
-        if worker.kind == "remote" and isinstance(message, messages.Welcome):
+        if worker.link.shared and isinstance(message, messages.Welcome):
             worker.handshake.welcome = message
         else:
             try:

@@ -77,7 +77,6 @@ class Schedule:
 
     def __init__(self) -> None:
         self.workers: dict[WorkerNumber, Worker] = {}
-        self.leaving: dict[WorkerNumber, Worker] = {}  # asked for nothing more; what they owe is taken
         self.bundles: dict[tuple[int, int], Bundle] = {}
         self.stackable = False  # rows may be asked for one by one: the layout is known
         self.placement: ShardPlacement | None = None  # when workers hold different data
@@ -124,13 +123,11 @@ class Schedule:
         _abandon(bundle)
         return bundle
 
-    def clear(self) -> list[Request]:
-        """Forgets all batches. Returns the requests that are under way."""
+    def clear(self) -> None:
+        """Forgets all batches."""
         for bundle in self.bundles.values():
             _abandon(bundle)
         self.bundles.clear()
-        every = [*self.workers.values(), *self.leaving.values()]
-        return [request for worker in every for request in worker.outstanding.values()]
 
     # Workers
 
@@ -139,20 +136,19 @@ class Schedule:
         worker.since, worker.lead = now, self._lead
         self.workers[worker.number] = worker
 
-    def remove_worker(self, number: WorkerNumber) -> list[Request]:
+    def remove_worker(self, worker: Worker) -> list[Request]:
         """A worker is gone. Returns the requests whose answers it owed; their slices will be requested elsewhere."""
-        worker, self._quickest = self.workers.pop(number, None) or self.leaving.pop(number, None), None
-        owed = list(worker.outstanding.values()) if worker is not None else []
+        self.leave(worker)
+        owed, worker.outstanding = list(worker.outstanding.values()), {}
         for request in owed:
             if request in request.slice.requests:
                 request.slice.requests.remove(request)
         return owed
 
-    def leave(self, number: WorkerNumber) -> bool:
-        """A worker is to go: it is asked for nothing more. Returns whether it still owes answers."""
-        if number in self.workers:
-            self.leaving[number], self._quickest = self.workers.pop(number), None
-        return number in self.leaving and bool(self.leaving[number].outstanding)
+    def leave(self, worker: Worker) -> None:
+        """A worker is to go: it is asked for nothing more, and what it owes is taken."""
+        self.workers.pop(worker.number, None)
+        self._quickest = None
 
     def unattended(self, seconds: float) -> None:
         """Workers will be asked for nothing for so long: while the trainer has its batch."""
@@ -164,13 +160,6 @@ class Schedule:
     def executors(self) -> int:
         """Executors of all workers that are asked."""
         return sum(worker.executors for worker in self.workers.values())
-
-    def stuck(self, now: float, limit: float) -> list[WorkerNumber]:
-        """Returns the workers of one executor that have worked on one slice for more than `limit` seconds."""
-        return [
-            number for number, worker in (*self.workers.items(), *self.leaving.items())
-            if worker.executors == 1 and worker.outstanding and now - worker.since > limit
-        ]  # fmt: skip
 
     # Asking
 
@@ -197,7 +186,7 @@ class Schedule:
             quick = [
                 number
                 for number, worker in able.items()
-                if (worker.kind == "server") is own_host and worker.has_room and finish[number] <= near
+                if worker.own_host is own_host and worker.has_room and finish[number] <= near
             ]
             if quick:
                 return min(quick, key=lambda number: (finish[number], len(self.workers[number].outstanding))), waiting
@@ -288,7 +277,7 @@ class Schedule:
         self.requested += 1
         worker = self.workers[number]
         expected = self.finish(worker, slice_.rows)
-        request = Request(RequestNumber(self.requested), number, slice_, purpose, now, expected, check)
+        request = Request(RequestNumber(self.requested), worker, slice_, purpose, now, expected, check)
         if not worker.outstanding:
             worker.since = now
         worker.owe(request)
@@ -296,11 +285,11 @@ class Schedule:
 
     # Answers
 
-    def answered(self, worker_number: WorkerNumber, number: RequestNumber, now: float) -> Request | None:
+    @staticmethod
+    def answered(worker: Worker, number: RequestNumber, now: float) -> Request | None:
         """Takes a request off a worker's list. Returns None when it does not owe that answer (any more)."""
-        worker = self.workers.get(worker_number) or self.leaving.get(worker_number)
-        request = worker.answered(number) if worker is not None else None
-        if worker is None or request is None:
+        request = worker.answered(number)
+        if request is None:
             return None
         worker.since = now
         if request in request.slice.requests:
@@ -309,11 +298,10 @@ class Schedule:
 
     def done(self, request: Request, seconds: float, cpu: float) -> list[Request]:
         """A slice's rows are there. Returns the other requests for it: a hedge, or what was late."""
-        slice_ = request.slice
+        slice_, worker = request.slice, request.worker
         slice_.done = True
         if request.purpose == "hedge" and slice_.draw is not None:
-            self.lanes.settle(slice_.draw.cursor.lane, request.worker)
-        worker = self.workers.get(request.worker) or self.leaving[request.worker]
+            self.lanes.settle(slice_.draw.cursor.lane, worker.number)
         rows = max(1, slice_.rows)
         worker.made += slice_.rows
         worker.seconds_per_row, self._quickest = _smooth(worker.seconds_per_row, seconds / rows), None
@@ -420,10 +408,10 @@ class Schedule:
                 break
         return IdleWork(taken, again)
 
-    def not_begun(self, number: WorkerNumber) -> list[Request]:
+    @staticmethod
+    def not_begun(worker: Worker) -> list[Request]:
         """Returns the requests of a worker that is to go behind those that it is, or will next be, at work on."""
-        worker = self.workers.get(number)
-        behind = list(worker.outstanding.values())[DEPTH * worker.executors :] if worker is not None else []
+        behind = list(worker.outstanding.values())[DEPTH * worker.executors :]
         return [request for request in behind if request.purpose == "rows"]
 
     def _queued(self, now: float) -> dict[Request, float]:

@@ -107,9 +107,9 @@ class Session:
             plans: the sequence.
             units: returns how many plans so many of the trainer's batches are made of; None where it is one each.
         """
-        stale = self._schedule.clear()
+        self._schedule.clear()
         self._assembly.forget_all()
-        self._exchange.abandon(stale)
+        self._exchange.abandon()
         self._open, self._peeked, self._unraised = None, None, None
         self._plans, self._units = plans, units or _one_each
         self._asked, self._away = self._now(), 0.0
@@ -381,12 +381,11 @@ class Session:
 
     def _awaited(self) -> str:
         head = self._schedule.head
-        names = {worker.number: worker.name for worker in self.worker_pool.workers()}
         if head is not None:
             for slice_ in head.slices:
                 if slice_.requests:
                     keys = [key for plan in head.plans for key in plan.keys][slice_.first : slice_.last][:8]
-                    who = ", ".join(names.get(request.worker, "a worker") for request in slice_.requests)
+                    who = ", ".join(request.worker.name for request in slice_.requests)
                     return f"waited for {who}, indices {keys}"
         return self.worker_pool.describe()
 

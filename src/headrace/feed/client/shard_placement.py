@@ -218,7 +218,7 @@ class ShardPlacement:
             return self._schedule.lanes.holds(worker, draw.cursor.lane)
         if not self.active:
             return True
-        return worker == request.worker
+        return worker == request.worker.number
 
     def executors(self, worker: Worker, slice_: Slice) -> int:
         """Returns how many executors could make a slice of a worker again, to compare."""

@@ -132,21 +132,21 @@ class Verifier:
                 continue
             others = [
                 number for number, load in workers.items()
-                if (load.executors > 1 or number != check.request.worker) and holds(number, check.request)
+                if (load.executors > 1 or load is not check.request.worker) and holds(number, check.request)
                 and load.numerics == check.numerics
                 and (load.has_room or requests - check.at > PATIENCE)
             ]  # fmt: skip
             if others:
-                maker = check.request.worker
+                maker = check.request.worker.number
                 best = min(others, key=lambda number: (number == maker, len(workers[number].outstanding)))
                 self._waiting.remove(check)
                 self._spent += check.seconds
                 return best, check
         return None
 
-    def compare(self, worker: WorkerNumber, check: Check, done: messages.Done) -> Difference | None:
+    def compare(self, worker: Worker, check: Check, done: messages.Done) -> Difference | None:
         """Compares what was made a second time, by `worker`. Returns the first difference."""
-        if done.executor == check.done.executor and worker == check.request.worker:
+        if done.executor == check.done.executor and worker is check.request.worker:
             return None  # the host had no other executor to give it to
         self.compared += 1
         if len(done.failures) != len(check.done.failures):

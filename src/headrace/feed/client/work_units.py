@@ -23,6 +23,7 @@ from headrace.feed.wire import messages
 
 if TYPE_CHECKING:
     from headrace.feed.client.verifier import Check
+    from headrace.feed.client.worker_pool import Worker
     from headrace.feed.plan.lane_pass import LaneDraw
 
 
@@ -127,7 +128,7 @@ class Request:
     """
 
     number: RequestNumber
-    worker: WorkerNumber
+    worker: Worker
     slice: Slice
     purpose: Purpose
     asked: float

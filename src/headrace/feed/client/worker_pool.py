@@ -12,7 +12,7 @@ import itertools
 import logging
 import select
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -67,7 +67,6 @@ class Keepalive:
 
 _log = logging.getLogger(__name__)
 
-Kind = Literal["executor", "server", "remote"]
 START_SECONDS = 60.0
 _ROUTES = 0xFFFF  # of a frame
 PATIENCE = 0.2  # seconds that one exchange waits for something at most
@@ -104,8 +103,10 @@ class Worker:
     Attributes:
         number: its number in the schedule; no other worker of the session ever has it.
         name: for messages.
-        kind: ``executor`` (a child of this process), ``server`` (own host) or ``remote``.
         link: the connection that carries it.
+        own_host: whether it is the feed server of this host: it shares cores with the trainer, and writes to the slabs
+            that it was lent, also when its connection is lost.
+        is_executor: whether it is one process, which may have ended over what it was at, not a server of some.
         executors: how many slices it makes at a time.
         reason: why it was lost.
         numerics: how it computes, once it has said so; what is made is compared among equal ones.
@@ -119,8 +120,9 @@ class Worker:
 
     number: WorkerNumber
     name: str
-    kind: Kind
     link: Link
+    own_host: bool = False
+    is_executor: bool = False
     executors: int = 1
     state: WorkerState = WorkerState.OPENING
     reason: str = ""
@@ -157,6 +159,10 @@ class Worker:
         """Whether it should be asked for more."""
         return len(self.outstanding) < DEPTH * self.executors or 0.0 < self.expected < self.lead
 
+    def stuck(self, now: float, limit: float) -> bool:
+        """Whether it has worked on one slice for more than `limit` seconds; of one executor."""
+        return bool(self.outstanding) and now - self.since > limit
+
     @property
     def ready(self) -> bool:
         """Whether it is asked for slices."""
@@ -190,19 +196,17 @@ class WorkerPool(abc.ABC):
         self.served = False  # whether any worker has answered
         self._some_leave = False  # asked at every step, however many workers there are
 
-    def _add(self, name: str, kind: Kind, link: Link, endpoint: Endpoint = NOWHERE) -> Worker:
+    def _add(
+        self, name: str, link: Link, endpoint: Endpoint = NOWHERE, *, own_host: bool = False, is_executor: bool = False
+    ) -> Worker:
         taken = {0, *(number & _ROUTES for number in self._workers)}
         number = next(number for number in self._numbers if number & _ROUTES not in taken)
-        worker = self._workers[number] = Worker(number, name, kind, link, endpoint=endpoint)
+        worker = self._workers[number] = Worker(number, name, link, own_host, is_executor, endpoint=endpoint)
         return worker
 
     def workers(self) -> list[Worker]:
         """Returns the workers that have a connection."""
         return list(self._workers.values())
-
-    def worker(self, number: WorkerNumber) -> Worker:
-        """Returns a worker that has a connection."""
-        return self._workers[number]
 
     def links(self) -> list[Link]:
         """Returns the connections."""
@@ -307,8 +311,12 @@ class WorkerPool(abc.ABC):
         """The worker stays connected, but is not used. `reason` is reported when no worker is left."""
         worker.reason, worker.state = reason, WorkerState.LEFT_OUT
 
-    def end_stuck(self, numbers: Sequence[WorkerNumber], now: float, limit: float) -> int:
-        """Ends the local executors that hang; returns how many were not known to hang. A feed server ends its own."""
+    def end_stuck(self, now: float, limit: float) -> int:
+        """Ends the local executors that have worked on one slice for more than `limit` seconds: they hang.
+
+        Returns:
+            How many were not known to hang. A feed server ends its own.
+        """
         return 0
 
     @abc.abstractmethod
