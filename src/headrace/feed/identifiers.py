@@ -6,10 +6,15 @@ The standard library only: the probe of `headrace doctor` loads this file into s
 
 from __future__ import annotations
 
+import math
+import numbers
 import operator
 import os
 import sys
-from typing import NewType
+from collections.abc import Sequence
+from typing import Any, NewType, SupportsIndex, TypeVar, cast
+
+T = TypeVar("T")
 
 WorkerNumber = NewType("WorkerNumber", int)
 """A worker of one session."""
@@ -39,9 +44,17 @@ LIMIT = 2**63  # numbers fit into 64 bits wherever they are sent and written
 
 def whole(name: str, value: object) -> int:
     """Returns a number as an int. Raises TypeError, which names it, if it is not a whole one."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    number = _index(value)
+    if number is None:
         raise TypeError(f"{name} must be a whole number, got {value!r}")
-    return operator.index(value)
+    return number
+
+
+def _index(value: object) -> int | None:
+    try:
+        return None if isinstance(value, bool) else operator.index(cast(SupportsIndex, value))
+    except TypeError:
+        return None
 
 
 def require_count(name: str, value: int) -> None:
@@ -52,10 +65,30 @@ def require_count(name: str, value: int) -> None:
         raise ValueError(f"{name} must be below 2**63, got {value}")
 
 
-def require_positive(what: str, value: object) -> None:
-    """Raises ValueError, which names it, unless a value is an integer of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{what} must be an integer of at least 1, got {value!r}")
+def positive(name: str, value: object) -> int:
+    """Returns a number as an int. Raises ValueError, which names it, unless it is a whole one of at least 1."""
+    number = _index(value)
+    if number is None or number < 1:
+        raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
+    return number
+
+
+def real(name: str, value: Any, least: float = 0.0, most: float = math.inf) -> float:
+    """Returns a number as a Python one. Raises ValueError, which names it, unless it is one in [`least`, `most`]."""
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not number or not least <= cast(float, value) <= most:  # nan is not
+        bounds = "" if least == -math.inf else f" of at least {least:g}"
+        bounds += "" if most == math.inf else f" and at most {most:g}"
+        raise ValueError(f"{name} must be a number{bounds}, got {value!r}")
+    return int(value) if isinstance(value, numbers.Integral) else float(value)
+
+
+def one_of(name: str, value: T, words: Sequence[str | None]) -> T:
+    """Returns a value as it is. Raises ValueError, which names it and what is allowed, if it is none of some words."""
+    if not isinstance(value, (str, type(None))) or value not in words:
+        allowed = " or ".join(f'"{word}"' for word in words if word is not None)
+        raise ValueError(f"{name} must be {allowed}, got {value!r}")
+    return value
 
 
 def ranks_of_torch() -> tuple[int, int] | None:

@@ -82,7 +82,10 @@ def serve(options: ServeOptions, ready: Callable[[str, int], None] | None = None
         stack.enter_context(explained())
         stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, stop))
         if options.status_fd is not None:
-            os.set_inheritable(options.status_fd, False)
+            try:
+                os.set_inheritable(options.status_fd, False)
+            except (OSError, OverflowError) as error:
+                raise FeedError(f"status lines cannot be written to descriptor {options.status_fd}: {error}") from error
         secret, tls = read_secret(options.secret_file), _tls(options)
         listeners = [stack.enter_context(listen_tcp(options.bind))]
         if options.unix:
@@ -135,10 +138,13 @@ def _arguments() -> ServeOptions:
     parser.add_argument("--tls-key", type=Path, default=None, help="its private key, PEM")
     parser.add_argument("--advertise", action="append", default=[], help="ip:port that clients dial to get here")
     given = parser.parse_args()
-    return ServeOptions(
-        given.bind, given.executors, given.secret_file, tuple(given.code), given.nice, given.host, given.unix,
-        given.status_fd, given.memory, given.metrics_port, given.tls_cert, given.tls_key, tuple(given.advertise),
-    )  # fmt: skip
+    try:
+        return ServeOptions(
+            given.bind, given.executors, given.secret_file, tuple(given.code), given.nice, given.host, given.unix,
+            given.status_fd, given.memory, given.metrics_port, given.tls_cert, given.tls_key, tuple(given.advertise),
+        )  # fmt: skip
+    except ValueError as error:
+        parser.error(str(error))
 
 
 def main() -> int:

@@ -109,10 +109,10 @@ def index(source: str, pattern: str | None, kind: str | None) -> None:
     from headrace import feed
 
     openers = {"tar": feed.tar, "jsonl": feed.jsonl, "parquet": feed.parquet, "arrow": feed.arrow}
-    ending = pattern.rpartition(".")[2] if pattern else "tar"
+    ending = pattern.rpartition(".")[2] if pattern is not None else "tar"
     if kind is None and ending not in openers:
         raise UsageError(f"of what kind are shards {pattern!r}?", hint=f"--kind {', '.join(openers)}")
-    rows = openers[kind or ending](source, pattern or f"*.{kind or ending}")
+    rows = openers[kind or ending](source, f"*.{kind or ending}" if pattern is None else pattern)
     click.echo(f"{len(rows)} rows in {source}")
 
 

@@ -135,7 +135,7 @@ class DataLoader:
         buckets: a `feed.Buckets`: batches of rows of similar length.
 
     Raises:
-        ValueError: arguments that exclude each other, as in torch.
+        TypeError, ValueError: an argument of another type, out of range, or that excludes another, as in torch.
         PipelineError: something that remote workers cannot be given; the hint says how to write it.
         FeedError: HEADRACE_FEED cannot be read, or there is no such device.
     """
@@ -192,13 +192,14 @@ class DataLoader:
         self.dataset, self.num_workers = dataset, options.most_workers
         self._batched = options.rows is not None or batch_sampler is not None
         self.collate_fn = collate_fn or standard_collate(batched=self._batched)
-        self.pin_memory, self.pin_memory_device = pin_memory, pin_memory_device
-        self.device, self.drop_last, self.in_order, self.name = find_device(device), drop_last, in_order, name
-        self.timeout, self.worker_init_fn, self.generator = timeout, worker_init_fn, generator
+        self.pin_memory, self.pin_memory_device = options.pin_memory, pin_memory_device
+        self.device, self.name, self.timeout = find_device(device), name, options.timeout
+        self.drop_last, self.in_order = options.drop_last, options.in_order
+        self.worker_init_fn, self.generator = worker_init_fn, generator
         context = multiprocessing_context
         self.multiprocessing_context = multiprocessing.get_context(context) if isinstance(context, str) else context
-        self.prefetch_factor, self.persistent_workers = prefetch_factor, persistent_workers
-        self.snapshot_every_n_steps = snapshot_every_n_steps
+        self.prefetch_factor, self.persistent_workers = options.prefetch_factor, options.persistent_workers
+        self.snapshot_every_n_steps = options.snapshot_every_n_steps
         self._length: int | None = None
         self._digest = ""
         self._mixture: Mixing | None = None
@@ -209,7 +210,7 @@ class DataLoader:
         self._tuner: LoaderTuner | None = None
         if options.remote or options.auto is not None:
             auto, fixed = None if options.remote else options.auto, prefetch_factor is not None
-            self._tuner = LoaderTuner(auto, self._meter, self._stats, memory, fixed_ahead=fixed)
+            self._tuner = LoaderTuner(auto, self._meter, self._stats, options.memory, fixed_ahead=fixed)
         seeds = LoaderSeeds(options.seed, options.generator, once=persistent_workers)
         planner = CountedPlanner if options.counted else LanePlanner
         self._planner: Planner = planner(options, self._shard, self.batch_size, seeds)

@@ -294,7 +294,7 @@ def find_device(asked: str | torch.device | None) -> torch.device | None:
 
     try:
         device = torch.device(asked)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         raise FeedError(f"device={asked!r} is no device of torch: {error}", hint=_hint()) from error
     if device.type == "cpu":
         return None

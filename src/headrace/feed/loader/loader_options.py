@@ -3,19 +3,22 @@ user is warned of."""
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from headrace.errors import PipelineError
 from headrace.feed.client.policy import NumericsPolicy, Policy
-from headrace.feed.identifiers import ranks_of_torch, this_rank
+from headrace.feed.identifiers import one_of, positive, ranks_of_torch, real, this_rank, whole
 from headrace.feed.pipelines.factory import Pipeline
 from headrace.feed.pipelines.lane_datasets import is_uncounted, leaves_of, require_openable
 from headrace.feed.pipelines.mixture import Mixture
@@ -32,7 +35,85 @@ if TYPE_CHECKING:
     import torch
 
 MAX_LANES = 65_536
+Check = Callable[[str, Any], Any]
 _UNSPECIFIED = "DataLoader with IterableDataset: expected unspecified {0} option, but got {0}={1}"  # torch's words
+
+
+def _must_be(what: str, accepts: Callable[[Any], bool]) -> Check:
+    """Returns what raises TypeError, which names the option, for a value of another type."""
+
+    def check(name: str, value: Any) -> Any:
+        if not accepts(value):
+            raise TypeError(f"{name} must be {what}, got {value!r}")
+        return value
+
+    return check
+
+
+def _flag(words: str = "True or False", accepts: Callable[[Any], bool] = lambda _: False) -> Check:
+    """Returns what makes a bool of a bool, also NumPy's, 0 and 1, and refuses others than it accepts besides."""
+    other = _must_be(words, accepts)
+
+    def check(name: str, value: Any) -> Any:
+        return bool(value) if isinstance(value, (int, np.bool_)) and value in (0, 1) else other(name, value)
+
+    return check
+
+
+def _seconds(name: str, value: Any) -> float:
+    number = real(name, value)
+    if not number:
+        raise ValueError(f"{name} must be more than 0 seconds, got {value!r}")
+    return number
+
+
+def _is_generator(value: Any) -> bool:
+    return "torch" in sys.modules and isinstance(value, sys.modules["torch"].Generator)
+
+
+_FUNCTION = _must_be("a function", callable)
+_ITERABLE = _must_be("an iterable", lambda value: hasattr(value, "__getitem__") or hasattr(value, "__iter__"))
+_TEXT = _must_be("a text", lambda value: isinstance(value, str))
+_PATH = _must_be("a path", lambda value: isinstance(value, (str, os.PathLike)))
+
+# What one option must be, whatever the others are. What a check returns is the option: a Python number for NumPy's.
+_CHECKS: dict[str, Check] = {
+    "pin_memory": _flag(),
+    "drop_last": _flag(),
+    "timeout": partial(real, least=-math.inf),
+    "persistent_workers": _flag(),
+    "pin_memory_device": _TEXT,
+    "in_order": _flag(),
+    "even_batches": _flag('True, False or "full"', lambda value: isinstance(value, str) and value == "full"),
+    "name": _TEXT,
+    "memory": positive,
+    "stall_timeout": _seconds,
+    "slice_timeout": _seconds,
+    "on_error": partial(one_of, words=("raise", "skip")),
+    "verify": partial(real, most=1),
+    "numerics": partial(one_of, words=("warn", "refuse")),
+    "hedge": _flag(),
+    "uneven": _flag(),
+}
+_CHECKS_BUT_NONE: dict[str, Check] = {
+    "batch_size": positive,
+    "shuffle": _flag("True, False or a feed.Window(run, runs)", lambda value: isinstance(value, Window)),
+    "sampler": _ITERABLE,
+    "batch_sampler": _ITERABLE,
+    "collate_fn": _FUNCTION,
+    "worker_init_fn": _FUNCTION,
+    "generator": _must_be("a torch.Generator", _is_generator),
+    "prefetch_factor": whole,
+    "seed": whole,
+    "global_batch_size": positive,
+    "rank": whole,
+    "world_size": positive,
+    "secret_file": _PATH,
+    "tls_ca": _PATH,
+    "snapshot_every_n_steps": positive,
+    "num_shards": positive,
+    "steps_per_epoch": positive,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +170,10 @@ class Options:
     buckets: Buckets | None
 
     def __post_init__(self) -> None:
+        for name, check in (_CHECKS | _CHECKS_BUT_NONE).items():
+            value = getattr(self, name)
+            if value is not None or name in _CHECKS:
+                object.__setattr__(self, name, check(name, value))
         _ = self.endpoints
         _check_own(self)
         _ = self.most_workers, self.counted, self.policy
@@ -144,17 +229,11 @@ def _check_own(options: Options) -> None:
     """Checks more of what is headrace's own.
 
     Raises:
-        TypeError, ValueError: a value of another type, or out of range.
+        ValueError: a seed out of range.
         PipelineError: a pipeline that feed servers cannot import.
     """
-    if options.seed is not None and (isinstance(options.seed, bool) or not hasattr(options.seed, "__index__")):
-        raise TypeError(f"seed must be an int or None, got {options.seed!r}")
-    if options.seed is not None and not -(2**63) <= int(options.seed) < 2**64:
+    if options.seed is not None and not -(2**63) <= options.seed < 2**64:
         raise ValueError(f"seed must lie in [-2**63, 2**64), got {options.seed}")
-    if isinstance(options.memory, bool) or not isinstance(options.memory, int) or options.memory < 1:
-        raise ValueError(f"memory is a number of bytes, at least 1, got {options.memory!r}")
-    if not isinstance(options.stall_timeout, (int, float)) or options.stall_timeout <= 0:
-        raise ValueError(f"stall_timeout must be more than 0 seconds, got {options.stall_timeout!r}")
     if options.remote and not isinstance(options.dataset, Pipeline):
         raise PipelineError(
             f"the workers are on other hosts and cannot be given a {type(options.dataset).__name__} object",
@@ -183,8 +262,6 @@ def _check_torch(options: Options) -> None:
             "headrace.feed.DataLoader takes datasets with __getitem__ and __len__, and what can be iterated, "
             f"got one of type {type(options.dataset).__name__}"
         )
-    if isinstance(options.shuffle, str):
-        raise TypeError(f"shuffle must be True, False or a feed.Window(run, runs), got {options.shuffle!r}")
     if workers < 0:
         raise ValueError(
             f"num_workers option should be non-negative, got {workers}; use num_workers=0 to disable multiprocessing."
@@ -225,11 +302,8 @@ def _check_torch(options: Options) -> None:
             raise ValueError(
                 "batch_sampler option is mutually exclusive with batch_size, shuffle, sampler, and drop_last"
             )
-    elif options.batch_size is None:
-        if options.drop_last:
-            raise ValueError("batch_size=None option disables auto-batching and is mutually exclusive with drop_last")
-    elif not isinstance(options.batch_size, int) or isinstance(options.batch_size, bool) or options.batch_size < 1:
-        raise ValueError(f"batch_size must be an integer of at least 1, got {options.batch_size!r}")
+    elif options.batch_size is None and options.drop_last:
+        raise ValueError("batch_size=None option disables auto-batching and is mutually exclusive with drop_last")
 
 
 def _is_counted(options: Options) -> bool:
@@ -240,9 +314,6 @@ def _is_counted(options: Options) -> bool:
         PipelineError: a dataset that can be read once only.
     """
     named = isinstance(options.dataset, Pipeline)
-    for name, value in (("num_shards", options.num_shards), ("steps_per_epoch", options.steps_per_epoch)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
     if options.num_shards is not None and options.num_shards > MAX_LANES:
         raise ValueError(f"num_shards must be at most {MAX_LANES}, got {options.num_shards}")
     if not (options.num_shards is not None if named else is_uncounted(options.dataset)):
@@ -295,15 +366,6 @@ def _check_buckets(options: Options) -> None:
 
 
 def _policy_of(options: Options) -> Policy:
-    """Checks what is headrace's own. Raises ValueError."""
-    if options.on_error not in ("raise", "skip"):
-        raise ValueError(f'on_error must be "raise" or "skip", got {options.on_error!r}')
-    if options.numerics not in ("warn", "refuse"):
-        raise ValueError(f'numerics must be "warn" or "refuse", got {options.numerics!r}')
-    if not isinstance(options.verify, (int, float)) or not 0 <= options.verify <= 1:
-        raise ValueError(f"verify is a share of the slices and must lie in [0, 1], got {options.verify!r}")
-    if not isinstance(options.slice_timeout, (int, float)) or options.slice_timeout <= 0:
-        raise ValueError(f"slice_timeout must be more than 0 seconds, got {options.slice_timeout!r}")
     on_error = options.on_error if options.counted else "raise"
     return Policy(
         on_error, options.slice_timeout, options.numerics, options.verify, options.hedge, options.stall_timeout,

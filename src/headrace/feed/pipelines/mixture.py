@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import PipelineError, sendable
 from headrace.feed.batch.plain_values import digest_of
-from headrace.feed.identifiers import require_positive
+from headrace.feed.identifiers import one_of, positive
 from headrace.feed.pipelines.factory import Pipeline
 from headrace.feed.pipelines.lane_datasets import is_uncounted, require_openable
 from headrace.feed.sources.source import Source
@@ -70,17 +70,18 @@ def mix(
         ValueError: names or weights that do not fit, or `until` and `rows`.
         PipelineError: a source that has no rows or can be read once only, or `rows` without counts.
     """
+    if not isinstance(sources, Mapping):
+        raise TypeError(f"sources must be a dict of names and datasets, got {sources!r}")
     if not sources or len(sources) > MAX_SOURCES:
         raise ValueError(f"a mixture has 1 to {MAX_SOURCES} sources, got {len(sources)}")
     for name in sources:
         if not isinstance(name, str) or not name or "/" in name or sendable(name) != name:
             raise ValueError(f"the name of a source is a text without '/' that has UTF-8, got {name!r}")
-    if until not in (None, "first", "all"):
-        raise ValueError(f'until must be "first" or "all", got {until!r}')
+    one_of("until", until, (None, "first", "all"))
     if rows is not None and until is not None:
         raise ValueError("rows= says how long an epoch is, and so does until=: give one of the two")
     if rows is not None:
-        require_positive("rows of an epoch", rows)
+        rows = positive("rows of an epoch", rows)
     names = tuple(sorted(sources, key=lambda name: f"{name}/"))  # as the keys of their shards are sorted
     datasets = [_built(sources[name]) for name in names]
     if any(map(is_uncounted, datasets)):

@@ -93,6 +93,8 @@ class ShardFiles(Source):
 
 def _opened(folder: str | os.PathLike[str]) -> Path | ObjectFolder:
     name = os.fspath(folder)
+    if not name:
+        raise ShardError("the folder of the shards is an empty text", "pass the folder, or '.' for the current one")
     if name.startswith(SCHEMES):
         return ObjectFolder(name)
     if name.lower().startswith(tuple(scheme[:-1] for scheme in SCHEMES)):

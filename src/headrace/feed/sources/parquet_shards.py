@@ -7,7 +7,7 @@ windows (`feed.Window`). A row group that is larger than the limit is kept until
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from headrace.errors import ShardError
@@ -47,6 +47,10 @@ class ParquetFormat(Format):
     def __init__(self, columns: Sequence[str] | None, memory: int) -> None:
         if isinstance(columns, str):
             raise TypeError(f"columns must be a list of names, got {columns!r}: write [{columns!r}]")
+        if columns is not None and not (
+            isinstance(columns, Iterable) and all(isinstance(name, str) for name in columns)
+        ):
+            raise TypeError(f"columns must be a list of names, got {columns!r}")
         if columns is not None and len(set(columns)) < len(columns):
             raise ValueError(f"columns names a column twice: {columns!r}")
         self._columns = None if columns is None else list(columns)

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from headrace.errors import HeadraceError, ObjectChanged, ObjectMissing, ShardError, StorageError, UsageError
-from headrace.feed.identifiers import require_positive
+from headrace.feed.identifiers import positive
 from headrace.install_hint import install_hint
 
 SCHEMES = ("s3://", "gs://", "az://", "https://", "http://")
@@ -438,8 +438,7 @@ class LastUsed(Generic[K, V]):
     """
 
     def __init__(self, limit: int, dropped: Callable[[V], None] = lambda _: None) -> None:
-        require_positive("memory, a number of bytes,", limit)
-        self._limit, self._dropped = limit, dropped
+        self._limit, self._dropped = positive("memory, a number of bytes,", limit), dropped
         self._held: OrderedDict[K, tuple[V, int]] = OrderedDict()
         self._bytes = 0
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import PipelineError
-from headrace.feed.identifiers import require_positive
+from headrace.feed.identifiers import positive
 from headrace.feed.streams.packing import Packable
 from headrace.feed.streams.steps import require_callable
 from headrace.feed.streams.stream import Stream
@@ -98,8 +98,7 @@ class Source(Packable):
         Raises:
             ValueError: fewer.
         """
-        require_positive("rows of a batch", rows)
-        return _Batched(self, rows)
+        return _Batched(self, positive("rows of a batch", rows))
 
     def filter(self, predicate: Callable[[Any], bool]) -> Stream:
         """Returns a stream of the rows that a predicate holds for. It has no count: it is read in lanes.

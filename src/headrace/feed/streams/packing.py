@@ -22,7 +22,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from headrace.errors import PipelineError
 from headrace.feed.batch.plain_values import digest_of
-from headrace.feed.identifiers import require_positive
+from headrace.feed.identifiers import one_of, positive
 from headrace.feed.streams.steps import BEGINNING, Lane, LeftOut, Opener, Restart, Stepped, Steps, StepsLane
 
 Tokens = NDArray[Any]
@@ -57,18 +57,21 @@ class Packing:
     dtype: str = "int64"
 
     def __post_init__(self) -> None:
-        require_positive("length", self.length)
-        require_positive("block", self.block)
-        if self.method not in ("best_fit", "concat"):
-            raise ValueError(f'method must be "best_fit" or "concat", got {self.method!r}')
-        if self.longer not in ("split", "error"):
-            raise ValueError(f'longer must be "split" or "error", got {self.longer!r}')
-        object.__setattr__(self, "dtype", token_dtype(self.dtype))
-        limits = np.iinfo(self.dtype)
+        one_of("method", self.method, ("best_fit", "concat"))
+        one_of("longer", self.longer, ("split", "error"))
+        if self.field is not None and not isinstance(self.field, str):
+            raise TypeError(f"field must be a name, got {self.field!r}")
+        checked: dict[str, object] = {name: positive(name, getattr(self, name)) for name in ("length", "block")}
+        checked["dtype"] = dtype = token_dtype(self.dtype)
+        limits = np.iinfo(dtype)
         for name, token in (("padding", self.padding), ("separator", self.separator)):
-            whole = isinstance(token, int) and not isinstance(token, bool) and limits.min <= token <= limits.max
-            if not whole and not (token is None and name == "separator"):
-                raise ValueError(f"{name} must be a token, a whole number that fits into {self.dtype}, got {token!r}")
+            number = isinstance(token, (int, np.integer)) and not isinstance(token, bool)
+            if number and token is not None and limits.min <= token <= limits.max:
+                checked[name] = int(token)
+            elif token is not None or name == "padding":
+                raise ValueError(f"{name} must be a token, a whole number that fits into {dtype}, got {token!r}")
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
 
     def tokens(self, document: Any, number: int) -> Tokens:
         """Returns the tokens of a document, with the separator.

@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, SupportsIndex
+from typing import Literal, NamedTuple
 
 from headrace.control_group import usable_cores
+from headrace.feed.identifiers import positive, whole
 from headrace.feed_metrics import Because
 
 HEADROOM = 1.15  # a batch takes now more, now less: so many times as many as the means say
@@ -125,8 +126,8 @@ class Auto:
 
     def __post_init__(self) -> None:
         for name, value in (("at_most", self.at_most), ("memory", self.memory)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise ValueError(f"feed.Auto: {name} must be an integer of at least 1, got {value!r}")
+            if value is not None:
+                object.__setattr__(self, name, positive(f"feed.Auto: {name}", value))
 
     @property
     def most(self) -> int:
@@ -287,6 +288,9 @@ def asked_workers(num_workers: int | Auto | Literal["auto"]) -> tuple[int, Auto 
     """
     if isinstance(num_workers, str) and num_workers == "auto":
         num_workers = Auto()
-    if not isinstance(num_workers, (SupportsIndex, Auto)):
-        raise ValueError(f'num_workers must be an integer, "auto" or a feed.Auto, got {num_workers!r}')
-    return (num_workers.most, num_workers) if isinstance(num_workers, Auto) else (num_workers, None)
+    if isinstance(num_workers, Auto):
+        return num_workers.most, num_workers
+    try:
+        return whole("num_workers", num_workers), None
+    except TypeError:
+        raise ValueError(f'num_workers must be an integer, "auto" or a feed.Auto, got {num_workers!r}') from None

@@ -305,7 +305,7 @@ def find(workers: str | None, secret_file: str | None = None, tls_ca: str | None
         secret_file, tls_ca: see `Endpoints`.
     """
     source = workers if workers is not None else os.environ.get(FEED_VARIABLE, "")
-    if source in ("", "local"):
+    if isinstance(source, str) and source in ("", "local"):
         return None
     endpoints = Endpoints(source, secret_file, tls_ca)
     return endpoints if endpoints.current() else None

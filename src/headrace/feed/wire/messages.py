@@ -16,6 +16,7 @@ they are in a slab, whose descriptor is passed along (Unix socket), or follow th
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -121,7 +122,7 @@ class Mixing(msgspec.Struct, frozen=True, array_like=True):
 
 
 def _weight(name: str, weight: float) -> float:
-    number = isinstance(weight, (int, float)) and not isinstance(weight, bool)
+    number = isinstance(weight, numbers.Real) and not isinstance(weight, bool)
     if not number or not 0 <= weight < float("inf"):
         raise ValueError(f"the weight of {name!r} must be a number of at least 0, got {weight!r}")
     return float(weight)

@@ -33,6 +33,7 @@ from headrace._version import __version__
 from headrace.errors import FeedError, ProtocolError
 from headrace.feed.batch.slab import Slab
 from headrace.feed.descriptors import FULL, no_room
+from headrace.feed.identifiers import positive, whole
 from headrace.feed.metrics.metric_file import MetricFile
 from headrace.feed.metrics.worker_meter import WorkMeter
 from headrace.feed.pipelines.purity import numerics
@@ -100,6 +101,7 @@ class ServerLog:
 MAX_PENDING = 64
 WATCH_SECONDS = 1.0
 MEMORY = 1 << 30
+MAX_NICE = 19
 TLS_SECONDS = 3.0  # a TLS client speaks at once; one without TLS waits for the server's first message
 NEEDS_TLS = "it serves TLS only; give tls_ca= or HEADRACE_FEED_TLS_CA, the file of the CA that signed its certificate"
 
@@ -121,6 +123,9 @@ class ServeOptions:
         metrics: ``ip:port`` or ``port`` (of loopback) for Prometheus; empty for none.
         tls_cert, tls_key: certificate and private key, PEM; with them TCP connections are TLS.
         advertised: ``ip:port`` that clients dial where that is another one than the server's, through a forwarded port.
+
+    Raises:
+        TypeError, ValueError: a number out of range, or a name that is none of an abstract socket.
     """
 
     bind: str
@@ -136,6 +141,14 @@ class ServeOptions:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     advertised: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        positive("executors", self.executors)
+        positive("memory", self.memory)
+        if not 0 <= whole("nice", self.nice) <= MAX_NICE:
+            raise ValueError(f"nice must be a number from 0 to {MAX_NICE}, got {self.nice}")
+        if self.unix and not self.unix.startswith("@"):
+            raise ValueError(f"unix must be the name of an abstract socket, @ first, got {self.unix!r}")
 
 
 class FeedServer:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import PositionError
-from headrace.feed.identifiers import require_positive
+from headrace.feed.identifiers import positive
 from headrace.feed.plan.orders.mixed_order import MixedOrder
 from headrace.feed.plan.orders.order import Order, RowOrder, permute
 from headrace.feed.plan.state_dict import Position
@@ -45,7 +45,7 @@ class Buckets:
     batches: int = 50
 
     def __post_init__(self) -> None:
-        require_positive("batches of a bucket's window", self.batches)
+        object.__setattr__(self, "batches", positive("batches of a bucket's window", self.batches))
         if self.lengths is None:
             return
         lengths = np.asarray(self.lengths)

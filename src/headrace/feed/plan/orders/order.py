@@ -19,7 +19,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.feed.identifiers import require_positive
+from headrace.feed.identifiers import positive
 
 _ROUNDS = 8
 _ROUND_KEYS = struct.Struct(f"<{_ROUNDS}Q")
@@ -123,8 +123,8 @@ class Window:
     runs: int = 64
 
     def __post_init__(self) -> None:
-        require_positive("run of a Window", self.run)
-        require_positive("runs of a Window", self.runs)
+        object.__setattr__(self, "run", positive("run of a Window", self.run))
+        object.__setattr__(self, "runs", positive("runs of a Window", self.runs))
 
     @property
     def rows(self) -> int:
