@@ -40,6 +40,18 @@ FAILURE_CHARACTERS = 1024
 INTERRUPTIONS = (KeyboardInterrupt, SystemExit, GeneratorExit)
 """What ends a program or a generator. Every other exception of the user's code is an error of what he was called for,
 also one that is no `Exception`, as a panic of a library in Rust is."""
+_interruptions: list[type[BaseException]] = [*INTERRUPTIONS]
+
+
+def interruptions() -> tuple[type[BaseException], ...]:
+    """Returns those of `INTERRUPTIONS` that are no error of the user's code in this process."""
+    return tuple(_interruptions)
+
+
+def take_interruptions_for_errors() -> None:
+    """For a worker process: nobody interrupts it but by its connection, so `sys.exit()` in a row is an error of that
+    row. A generator is still closed by GeneratorExit."""
+    _interruptions[:] = [GeneratorExit]
 
 
 class HeadraceError(Exception):

@@ -382,7 +382,7 @@ def test_a_line_that_is_no_json_is_named_when_it_is_read(tmp_path: Path) -> None
     assert (source[0], source[2]) == (1, 3)
     with pytest.raises(ShardError, match=r"a\.jsonl at offset 2, row 1: Expecting value at character \d+$"):
         source[1]
-    with pytest.raises(ShardError, match=r"a\.jsonl at offset 2, row 1: .*\(raised on worker 0\)$"):
+    with pytest.raises(ShardError, match=r"a\.jsonl at offset 2, row 1: .*\(raised on worker 0 over index \d+\)$"):
         list(feed.DataLoader(source, num_workers=1))
     (tmp_path / "a.jsonl").write_bytes(b"\x1f\x8b")
     with pytest.raises(ShardError, match="is compressed"):

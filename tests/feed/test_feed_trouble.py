@@ -210,6 +210,32 @@ def test_a_sample_that_kills_two_workers_is_left_out(batch_size: int, place: str
         assert all("killed by SIGKILL" in each.reason for each in loader.skipped)
 
 
+@pytest.mark.parametrize(
+    ("batch_size", "bad", "fatal", "place"),
+    [
+        (32, [35, 50, 60], [45, 46, 70], "local"),  # it raises before it ends a worker, and behind that
+        (16, [20, 22, 24, 25, 26, 27], [21, 23], "unix"),  # more that raise than may end workers
+        (150, [160, 162, 250], [161, 163], "local"),  # pieces of some rows each
+    ],
+)
+def test_rows_that_raise_beside_rows_that_end_workers_are_left_out_and_nothing_else(
+    batch_size: int, bad: list[int], fatal: list[int], place: str, at: Make
+) -> None:
+    rows = max(96, 2 * batch_size)
+    out = sorted([*bad, *fatal])
+    with at("inline", trouble_data.pure(rows)) as loader:
+        expected = rows_by_key(list(loader))
+    with at(place, trouble_data.mixed(bad, fatal, rows), batch_size=batch_size, on_error="skip") as loader:
+        got = rows_by_key(list(loader))
+        assert list(got) == [key for key in range(rows) if key not in out]
+        assert all(got[key] == expected[key] for key in got)
+        assert [each.key for each in loader.skipped] == out
+        assert [f"ValueError: sample {each.key} is bad" == each.reason for each in loader.skipped] == [
+            key in bad for key in out
+        ]
+        assert all("killed by SIGKILL" in each.reason for each in loader.skipped if each.key in fatal)
+
+
 @pytest.mark.promise("feed-errors", '`on_error="skip"` leaves bad samples out, counts and lists them')
 @pytest.mark.parametrize("place", ["inline", "local"])
 def test_two_epochs_count_and_list_what_each_left_out(place: str, at: Make) -> None:

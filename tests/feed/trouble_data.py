@@ -119,6 +119,26 @@ def troubled(kind: str, indices: list[int], once: str = "", n: int = 96, delay: 
     return Troubled(kind, indices, once, n, delay)
 
 
+class Mixed(Samples):
+    """Raises over some indices, and is killed over others."""
+
+    def __init__(self, bad: list[int], fatal: list[int], n: int) -> None:
+        super().__init__(n)
+        self.bad, self.fatal = bad, fatal
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index in self.bad:
+            raise ValueError(f"sample {index} is bad")
+        if index in self.fatal:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+@pipeline
+def mixed(bad: list[int], fatal: list[int], n: int = 96) -> Mixed:
+    return Mixed(bad, fatal, n)
+
+
 @pipeline
 def picky(opened: str) -> Samples:
     """Can be made by one executor; those that come after it end."""

@@ -6,6 +6,7 @@ The clock is given, and the network is behind `WorkerPool.exchange`, so that a s
 from __future__ import annotations
 
 import itertools
+import reprlib
 from collections.abc import Callable, Collection, Sequence
 
 import msgspec
@@ -15,7 +16,7 @@ from headrace.feed.batch import pytree
 from headrace.feed.batch.plain_values import is_broken
 from headrace.feed.client.assembly import Assembly
 from headrace.feed.client.policy import BatchSkipped, Policy, PurityWarning, SessionStats
-from headrace.feed.client.scheduler import MAX_ENDING, Schedule
+from headrace.feed.client.scheduler import MAX_DEATHS, MAX_ENDING, Schedule
 from headrace.feed.client.shard_placement import LayoutProbe, ShardPlacement
 from headrace.feed.client.verifier import Check, Verifier
 from headrace.feed.client.work_units import Bundle, Request, Slice
@@ -391,6 +392,12 @@ class Exchange:
             self._cancel(others)
         if request.message.check and not message.failures and not bundle.failures:
             self._verifier.add(Check(request, message, self.schedule.requested, worker.numerics))
+        if skip and bundle.singly and not slice_.whole and slice_.first <= message.failures[0].row < slice_.last:
+            [failure] = message.failures
+            bundle.left_out[failure.row] = in_short(failure.error)
+            self.schedule.go_around(slice_, failure.row)
+            self._go_on_without(bundle)
+            return
         if skip:
             self._restart(bundle)
             singles = self.schedule.singles(bundle)
@@ -398,7 +405,10 @@ class Exchange:
                 self._leave_out(singles[failure.batch], failure.row, in_short(failure.error))
             return
         for failure in message.failures:
-            bundle.failures[failure.batch] = remade(failure.error, f"raised on {worker.name}")
+            plan = bundle.plans[failure.batch]
+            over = f" over index {reprlib.repr(plan.keys[failure.row])}" if 0 <= failure.row < plan.rows else ""
+            where = f"raised on {worker.name}{'' if slice_.draw is not None else over}"
+            bundle.failures[failure.batch] = remade(failure.error, where)
         self._go_on_without(bundle)
 
     def _lost(self, worker: Worker, *, may_still_write: bool) -> None:
@@ -438,6 +448,8 @@ class Exchange:
         self._stats.retries += 1
         bundle = slice_.bundle
         if self.schedule.died(slice_):
+            if slice_.whole and slice_ not in bundle.slices:
+                self._assembly.forget(bundle)  # its rows lie elsewhere
             if self.schedule.bundles.get((bundle.plan.epoch, bundle.plan.step)) is not bundle:
                 self._assembly.forget(bundle)  # each of its batches stands alone now
             return
@@ -475,11 +487,11 @@ class Exchange:
             self.schedule.make_whole(single)
 
     def _go_on_without(self, bundle: Bundle) -> None:
-        """Rows of a batch ended workers that made them alone. Once all such rows are known, or `MAX_ENDING` of them, it
-        is made without them: each costs workers, and how many may end in a while is limited.
+        """Rows of a batch ended workers that made them alone, or raised beside such rows. Once all are known, or of the
+        former `MAX_ENDING`, it is made without them: each costs workers, and how many may end in a while is limited.
         """
         if not bundle.left_out or bundle.slices[0].whole:
             return
-        if bundle.complete or len(bundle.left_out) >= MAX_ENDING:
+        if bundle.complete or sum(slice_.deaths >= MAX_DEATHS for slice_ in bundle.slices) >= MAX_ENDING:
             self._restart(bundle)
             self._make_without(bundle)

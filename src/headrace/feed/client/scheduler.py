@@ -323,12 +323,24 @@ class Schedule:
         if len(bundle.plans) > 1:
             self._unbundle(bundle, split=self.stackable)
             return True
-        if self.stackable and not slice_.whole and slice_.rows > 1:
-            bundle.slices.remove(slice_)
-            self.split(bundle, slice_.first, slice_.last, MAX_SPLIT, slice_.holders)
-            bundle.slices.sort(key=lambda own: own.first)
+        if self.stackable and slice_.rows > 1 and (not slice_.whole or (bundle.left_out and not bundle.singly)):
+            bundle.singly = True
+            self._cut_around(slice_, [row for row in range(slice_.first, slice_.last) if row in bundle.left_out])
             return True
         return slice_.deaths < (MAX_DEATHS if slice_.rows == 1 else MAX_DEATHS_TOGETHER)
+
+    def go_around(self, slice_: Slice, row: int) -> None:
+        """A row of a slice is left out: the others are asked for again, in smaller slices."""
+        if slice_.rows > 1:
+            self._cut_around(slice_, [row])
+
+    def _cut_around(self, slice_: Slice, left_out: Sequence[int]) -> None:
+        bundle = slice_.bundle
+        bundle.slices.remove(slice_)
+        for first, last in itertools.pairwise([slice_.first - 1, *left_out, slice_.last]):
+            if last - first > 1:
+                self.split(bundle, first + 1, last, MAX_SPLIT, slice_.holders)
+        bundle.slices.sort(key=lambda own: own.first)
 
     def _unbundle(self, bundle: Bundle, *, split: bool = False) -> list[Bundle]:
         """Replaces a bundle by one of its own for each of its batches.
@@ -347,6 +359,7 @@ class Schedule:
         self.bundles = rebuilt
         if split:
             for single in singles:
+                single.singly = True
                 self.split(single, 0, single.rows, MAX_SPLIT)
         return singles
 

@@ -76,6 +76,7 @@ class Bundle:
         spare: slabs of slices that were requested twice.
         failures: why batches cannot be had, by their place in `plans`.
         left_out: rows that are skipped, of a single batch, and why.
+        singly: whether the rows of a single batch were asked for alone, or nearly, to find those that end workers.
     """
 
     plans: tuple[BatchPlan, ...]
@@ -84,6 +85,7 @@ class Bundle:
     spare: list[SlabNumber] = field(default_factory=list)
     failures: dict[int, Exception] = field(default_factory=dict)
     left_out: dict[int, str] = field(default_factory=dict)
+    singly: bool = False
 
     @property
     def plan(self) -> BatchPlan:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headrace.errors import INTERRUPTIONS, PipelineError, ProtocolError
+from headrace.errors import PipelineError, ProtocolError, interruptions
 from headrace.feed.batch.plain_values import CONTAINERS
 from headrace.feed.batch.pytree import Bytes, is_plain_list
 from headrace.feed.batch.row_layout import Layout, LayoutCache, RowWriter, Uneven, join_arrays, stacks_at_once
@@ -305,7 +305,7 @@ def _samples(built: Built, addresses: SampleAddresses) -> list[Any]:
     try:
         for key in addresses.keys:  # not `map`: what takes of it would end where a sample raises StopIteration
             add(load(key))
-    except INTERRUPTIONS:
+    except interruptions():
         raise
     except BaseException as error:
         raise RowFailed(rows[len(samples)]) from error
@@ -318,7 +318,7 @@ def fetched(built: Built, addresses: SampleAddresses) -> Any:
     own = built.seeds
     try:
         return own.made(lambda: own.call(key, built.dataset.__getitems__, list(addresses.keys)))
-    except INTERRUPTIONS:
+    except interruptions():
         raise
     except BaseException as error:
         raise RowFailed(-1) from error
@@ -341,7 +341,7 @@ def collated(built: Built, outputs: Any, address: tuple[int, int, int], keys: Se
             return _stacked(built, samples, keys)
         own, key = built.collate_seeds, seeds.collate_key(*address)
         return own.made(lambda: own.call(key, built.collate, samples))
-    except INTERRUPTIONS:
+    except interruptions():
         raise
     except BaseException as error:
         raise RowFailed(-1) from error
@@ -394,7 +394,7 @@ def _explained(
         text = error.args[0] if error.args else ""
         hint = "make the rows equal in .map() or in the dataset (pad them, say), or give the loader a collate_fn"
         return reworded(error, f"{text}; {field}{_sources(built, collate, samples, keys)}: {hint}")
-    except INTERRUPTIONS:
+    except interruptions():
         raise
     except BaseException:  # noqa: BLE001 - as said
         return None
@@ -481,7 +481,7 @@ def samples_of(built: Built, addresses: SampleAddresses) -> Iterator[Any]:
                 stream = seeds.stream_key(addresses.seed, addresses.epoch, addresses.position + rows[count])
                 yield own.call(stream, load, key)
             count += 1
-    except INTERRUPTIONS:
+    except interruptions():
         raise
     except BaseException as error:
         raise RowFailed(rows[count]) from error

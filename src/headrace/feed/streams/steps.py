@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from headrace.errors import INTERRUPTIONS, HeadraceError, text_of
+from headrace.errors import HeadraceError, interruptions, text_of
 
 
 class Restart(NamedTuple):
@@ -199,7 +199,7 @@ class StepsLane(Lane):
                     self.tokens, self.padding = (0, 0) if self._counted else (self._lane.tokens, self._lane.padding)
                     self._counted, self.source = True, self._lane.source
                     return output
-            except INTERRUPTIONS:
+            except interruptions():
                 raise
             except BaseException as error:
                 if not left_out(self._skipped, self._taken - 1, error):

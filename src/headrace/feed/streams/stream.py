@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from headrace.errors import INTERRUPTIONS, PipelineError
+from headrace.errors import PipelineError, interruptions
 from headrace.feed.batch.plain_values import digest_of
 from headrace.feed.streams.packing import Packable
 from headrace.feed.streams.steps import (
@@ -151,7 +151,7 @@ class LaneRows(Lane):
                     if not self._many:
                         self.restart = Restart(self._taken, self._made)
                     return output
-            except INTERRUPTIONS:
+            except interruptions():
                 raise
             except BaseException as error:
                 if not left_out(self._skipped, self._row(self._places[self._taken - 1]), error):

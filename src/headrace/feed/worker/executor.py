@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from headrace.errors import INTERRUPTIONS, FeedError, PipelineError
+from headrace.errors import FeedError, PipelineError, take_interruptions_for_errors
 from headrace.feed.batch.row_layout import Uneven
 from headrace.feed.batch.slab import Slab
 from headrace.feed.descriptors import explained
@@ -235,8 +235,6 @@ class Executor:
         except Uneven:
             self._send(messages.Unstackable(request.number))
             return
-        except INTERRUPTIONS:
-            raise
         except BaseException as error:  # noqa: BLE001 - a result that cannot travel: told to the trainer with its place
             self._send(messages.Failed(request.number, remote_error(error)))
             return
@@ -272,6 +270,7 @@ def executor_main(
     faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    take_interruptions_for_errors()
     os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
     torch = sys.modules.get("torch")
     if torch is not None:

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from headrace.errors import INTERRUPTIONS, PipelineError, text_of
+from headrace.errors import PipelineError, interruptions, text_of
 from headrace.feed.batch import pytree
 from headrace.feed.pipelines import seeds
 from headrace.feed.pipelines.lane_datasets import LaneInfo, WorkingFor, opened, own_copy
@@ -389,7 +389,7 @@ class LaneReaders:
                 if reader.ended and draw.drop_last:
                     del outputs[len(outputs) - len(outputs) % (draw.part or draw.count) :]
                 at, token = (0, b"") if reader.ended else reader.token()
-        except INTERRUPTIONS:
+        except interruptions():
             raise
         except BaseException as error:
             self._readers[draw.lane] = [held for held in self._readers.get(draw.lane, ()) if held is not reader]
