@@ -61,7 +61,6 @@ from headrace.feed.plan.orders.length_buckets import Buckets
 from headrace.feed.plan.orders.order import Window
 from headrace.feed.plan.planner import CountedPlanner, DataFacts, LanePlanner, Planner
 from headrace.feed.plan.shard_map import data_digest
-from headrace.feed.plan.state_dict import MAX_WINDOW
 from headrace.feed.plan.torch_samplers import LoaderSeeds, SamplerSource, source_of, torch_sampler
 from headrace.feed.tuning.executor_rule import Auto
 from headrace.feed.tuning.loader_tuner import LoaderTuner
@@ -557,7 +556,7 @@ class DataLoader:
             goes_on = complete and loads == self._planner.bookmark.loads
             self._sessions.give_back(session, follows if goes_on else None, keep=keep)
 
-        window = 1 if self._options.in_order or not self._planner.counted else MAX_WINDOW
+        window = 1 if self._options.in_order else begun.window
         return Served(batches, session, window, self.timeout or None, give_back)
 
 

@@ -436,10 +436,9 @@ class LaneBatches:
     ) -> None:
         self._readers, self._noted = readers, set[str]()
         self._shown = one_rank_shown if shared else contextlib.nullcontext
-        self._built, self._draws, self._progress, self._steps = built, draws, progress, draws.steps
+        self._built, self._draws, self._progress = built, draws, progress
         self._stats = stats
         self.epoch, self.slots = draws.epoch, draws.slots
-        self._number = 0  # of the next draw
         self.lacking, self.held, self.plans_for = draws.lacking, draws.held, draws.plans_for
 
     def make(self, plan: BatchPlan) -> Made:
@@ -470,9 +469,9 @@ class LaneBatches:
 
     def needed(self) -> int | None:
         """See `Pass`. What another rank's state had consumed is made and passed over."""
-        while self._steps is None or self._draws.step < self._steps:
+        while self._draws.steps is None or self._draws.step < self._draws.steps:
             if self._draws.lacking():
-                return self._number
+                return self._draws.awaited
             if not self._draws.replay or self._parts() is None:
                 break
             self._draws.replay -= 1
@@ -481,7 +480,6 @@ class LaneBatches:
     def came(self, number: int, made: Made | None) -> None:
         """See `Pass`."""
         draw = self._draws.draws[number]
-        self._number = number + 1
         passed = self._draws.keep(number, made[0] if made is not None else None)
         if passed and draw.drawn is not None and not self._draws.replay:
             self._list(LanePart(draw, 0, 0, ()), self._draws.step)
@@ -490,7 +488,7 @@ class LaneBatches:
         """See `Pass`: the lane has ended."""
         draw = self._draws.draws[number]
         told = draw.cursor.failed
-        draw.failed, self._number = True, number + 1
+        draw.failed = True
         self._draws.keep(number, None)
         return not told
 
@@ -513,7 +511,7 @@ class LaneBatches:
 
     def _parts(self) -> list[LanePart] | None:
         """Takes what the next batch is made of; None at the end."""
-        draws, steps = self._draws, self._steps
+        draws, steps = self._draws, self._draws.steps
         if steps is not None and draws.step >= steps:
             return None
         ended = draws.ended()

@@ -21,7 +21,7 @@ import msgspec
 
 from headrace.errors import PositionError
 from headrace.feed.plan.epoch import BatchPlan, EpochPlan
-from headrace.feed.plan.state_dict import Position, TakenAhead, packed_steps
+from headrace.feed.plan.state_dict import MAX_WINDOW, Position, TakenAhead, packed_steps
 
 if TYPE_CHECKING:
     from headrace.feed.plan.lane_pass import LanePass
@@ -100,6 +100,7 @@ class PlannedPass(abc.ABC):
         progress: as above.
         plans: what is asked for; may go on with later epochs.
         end_step: the number after the pass's last step, where those of later epochs follow; else None.
+        window: batches from the first that is still to come, of which any may be taken without `in_order`.
         lanes: where it is one over lanes.
         drawn: whether it draws when it begins, so that a pass that was planned stays.
         empty: whether it is known to have no steps.
@@ -107,6 +108,7 @@ class PlannedPass(abc.ABC):
 
     plans: Iterator[BatchPlan]
     end_step: int | None = None
+    window: int = MAX_WINDOW
     lanes: LanePass | None = None
     drawn = False
     empty = False

@@ -194,6 +194,8 @@ class LanePass(PlannedPass, Iterator[BatchPlan]):
         replay: batches that are still to be passed over.
     """
 
+    window = 1
+
     def __init__(
         self,
         progress: Progress,
@@ -285,6 +287,11 @@ class LanePass(PlannedPass, Iterator[BatchPlan]):
     def address_of(self, draw: LaneDraw, number: int) -> tuple[int, int, int]:
         """Returns seed, epoch and plan position of an output of a draw."""
         return self.seed, self.epoch, (draw.first + number) * self._lanes.count + draw.cursor.lane
+
+    @property
+    def awaited(self) -> int:
+        """The number of the draw that comes next."""
+        return next(iter(self.draws), self._number)
 
     def keep(self, number: int, outputs: Any) -> bool:
         """Draw `number` has come, was empty or failed; its outputs are for the batches that follow.

@@ -30,7 +30,7 @@ from headrace.feed.plan.orders.mixed_order import MixedOrder
 from headrace.feed.plan.orders.order import Order, RowOrder, Window
 from headrace.feed.plan.shard_map import in_key_order
 from headrace.feed.plan.state_dict import LaneState, Position, SamplerState, pipeline_name
-from headrace.feed.plan.torch_samplers import BOTH, LoaderSeeds, SampledPass, SamplerSource, order_seed, waiting_state
+from headrace.feed.plan.torch_samplers import LoaderSeeds, SampledPass, SamplerSource, order_seed, waiting_state
 from headrace.feed.wire.messages import Mixing
 
 if TYPE_CHECKING:
@@ -338,18 +338,14 @@ class CountedPlanner(Planner):
 
     def _sampled_state(self, source: SamplerSource) -> dict[str, Any]:
         """Returns the state in a sampler's order. What torch will draw for the next pass is drawn ahead."""
-        waits = self.bookmark.waits
-        beginning = self._beginning(self._seeds.of_next_epoch() if waits else self._seeds.given, own=False)
-        drawn = order_seed(source) if waits else None
-        if not waits:
-            return self.bookmark.position(beginning).to_state()
-        position = self.bookmark.position(msgspec.structs.replace(beginning, sampler=waiting_state(source)))
+        if not self.bookmark.waits:
+            return self.bookmark.position(self._beginning(self._seeds.given, own=False)).to_state()
+        beginning = self._beginning(self._seeds.of_next_epoch(), own=False)
+        drawn = order_seed(source)
         if drawn is not None and self._seeds.order_ahead is None:
             self._seeds.order_ahead = drawn
-        held = position.sampler or SamplerState()
-        ahead = self._seeds.order_ahead if held.drawn is None else held.drawn
-        sampler = msgspec.structs.replace(held, drawn=ahead, undrawn=BOTH)
-        return msgspec.structs.replace(position, sampler=sampler).to_state()
+        sampler = waiting_state(source) if drawn is None else SamplerState(drawn=self._seeds.order_ahead)
+        return self.bookmark.position(msgspec.structs.replace(beginning, sampler=sampler)).to_state()
 
     def _beginning(self, seed: int | None, *, own: bool) -> Position:
         shuffle, mixing = self.shuffle, self.data.mixing

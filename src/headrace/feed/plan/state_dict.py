@@ -167,8 +167,7 @@ class SamplerState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
         iterator: that of its iterator.
         behind: keys (of a `batch_sampler`: batches) that `sampler` and `iterator` lag behind the position.
         ended: the pass is over: the sampler stands at its end.
-        undrawn: of the pass's seed and `drawn`, how many torch's generator had not given yet: the pass that goes on
-            from here has it give them, so that it stands where it would without the interruption.
+        undrawn: of states that an earlier headrace wrote; it is read, and means nothing.
     """
 
     drawn: int | None = None

@@ -112,7 +112,6 @@ def _draw(generator: torch.Generator | None = None) -> int:
 
 
 _TENSOR = "__uint8_tensor__"
-BOTH = 2  # `SamplerState.undrawn` of a pass that had not begun
 
 
 class SamplerSource(NamedTuple):
@@ -211,15 +210,12 @@ class SampledPass(PlannedPass):
         self._warns = warns
         self._first = resumed
         self._saved = (resumed.sampler if resumed is not None else None) or SamplerState()
-        self._undrawn = min(1, self._saved.undrawn)
         self._drawn: int | None = None
         self._ahead, seeds.order_ahead = seeds.order_ahead, None  # what `order_seed` returned, if it was asked
         self._generator_state: Any = None
         self._iterator: Iterator[Any] | None = None
         self._marks: collections.deque[_Mark] = collections.deque()
         self._notes: collections.deque[_Note] = collections.deque()
-        if self._saved.undrawn == BOTH:
-            seeds.of_epoch()  # what is saved was drawn ahead: now the generator has given it
         generator = _generator(source.sampler)
         if self._saved.generator and generator is not None and generator is not torch.default_generator:
             generator.set_state(unpacked(self._saved.generator))
@@ -250,9 +246,8 @@ class SampledPass(PlannedPass):
         if type(sampler) is SequentialSampler:
             return iter(range(len(sampler.data_source))[skip:])
         if type(sampler) is RandomSampler and sampler.generator is None:
-            ahead = saved.drawn if saved.drawn is not None else self._ahead
-            drawn = _draw() if saved.drawn is None or saved.undrawn or ahead is None else ahead
-            self._drawn = drawn if ahead is None else ahead
+            drawn = _draw() if saved.drawn is None else saved.drawn
+            self._drawn = drawn if self._ahead is None else self._ahead
             sampler = _seeded(sampler, self._drawn)
         elif saved.sampler is not None and _is_stateful(sampler):
             sampler.load_state_dict(unpacked(saved.sampler))  # type: ignore[attr-defined]
@@ -337,12 +332,12 @@ class SampledPass(PlannedPass):
         if not self._marks:  # nothing was drawn yet
             first = self._first
             if first is not None:
-                return first.samples, first.sampler and msgspec.structs.replace(first.sampler, undrawn=self._undrawn)
+                return first.samples, first.sampler
             drawn = order_seed(self._source)
             self._ahead = drawn if self._ahead is None else self._ahead
             if self._ahead is None:
                 return 0, waiting_state(self._source)
-            return 0, SamplerState(drawn=self._ahead, undrawn=1)  # the seed was drawn when the pass began
+            return 0, SamplerState(drawn=self._ahead)
         samples = next(mark.samples for mark in self._marks if mark.step == step)
         if self._notes:
             note = [note for note in self._notes if note.place.step <= step][-1]
