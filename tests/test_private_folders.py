@@ -6,6 +6,7 @@ import ast
 import hashlib
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from headrace.home import home_dir
 from headrace.hosting.isolation.network_layout import FILE, Instance, Layout
 from headrace.hosting.supervision.cleanup import remove_scratch, scratch_dir, scratch_dirs, sweep_scratch
 from headrace.private_folders import check_way, is_private, make_folders, open_private
+from patience import until
 from stranger import STRANGER
 
 SOURCE = Path(headrace.__file__).parent
@@ -141,6 +143,35 @@ def test_a_folder_that_is_held_outlives_a_sweep_and_one_of_a_killed_process_does
     sweep_scratch()
     assert (theirs.is_dir(), ours.is_dir()) == (False, True)
     remove_scratch("ours")
+
+
+def test_a_trial_of_isolation_that_was_killed_leaves_nothing_once_the_next_one_has_run(
+    shared: Path, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    (home / "runs").mkdir(parents=True)
+    program = (
+        f"import tempfile; tempfile.tempdir = {str(shared)!r}; from headrace.hosting.isolation import probing\n"
+        "probing._try(user_namespace=False, own_network=False)"
+    )
+
+    def folders() -> list[Path]:
+        return [*shared.glob("headrace-*"), *(home / "runs").glob(".headrace-*")]
+
+    def trial() -> subprocess.Popen[bytes]:
+        env = {**os.environ, "HEADRACE_HOME": str(home)}
+        return subprocess.Popen([sys.executable, "-c", program], env=env, start_new_session=True)
+
+    killed = trial()
+    until(lambda: len(folders()) == 2)
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait()
+    assert len(folders()) == 2
+    closed = folders()[1] / "work"  # as the kernel leaves that of an overlay
+    closed.mkdir(exist_ok=True)
+    closed.chmod(0)
+    assert trial().wait(60) == 0
+    assert folders() == []
 
 
 @pytest.mark.promise("security", "runs, temporary files, stores and buckets are closed to other users")

@@ -107,11 +107,16 @@ def is_private(path: Path | str) -> bool:
     return True
 
 
-def private_folders(prefix: str) -> Iterator[Path]:
-    """Yields the folders among the machine's temporary files that are this user's alone and whose names begin so."""
+def private_folders(prefix: str, within: Path | None = None) -> Iterator[Path]:
+    """Yields the folders that are this user's alone and whose names begin so. Raises OSError.
+
+    Args:
+        prefix: how the names begin.
+        within: where; the machine's folder for temporary files by default.
+    """
     import tempfile
 
-    with os.scandir(tempfile.gettempdir()) as entries:
+    with os.scandir(within or tempfile.gettempdir()) as entries:
         names = sorted(entry.path for entry in entries if entry.name.startswith(prefix))
     yield from (Path(name) for name in names if is_private(name))
 

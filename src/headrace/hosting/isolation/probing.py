@@ -12,7 +12,6 @@ import contextlib
 import functools
 import os
 import subprocess
-import tempfile
 from pathlib import Path
 
 import msgspec
@@ -21,6 +20,7 @@ from headrace._version import __version__
 from headrace.child_python import module_command
 from headrace.home import home_dir
 from headrace.hosting.isolation import filesystem, network, network_layout, syscalls
+from headrace.hosting.supervision.cleanup import passing_scratch
 from headrace.private_folders import write_private
 from headrace.record_files import read_record
 from headrace.runs import runs_dir
@@ -150,12 +150,11 @@ def _routes() -> str:
 def _try(user_namespace: bool, *, outward: bool = False, own_network: bool = True) -> tuple[str, str]:
     """Makes one instance. Returns why it did not work, and why an overlay in it did not; empty when they did."""
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-probe-")))
+        folder, place = stack.enter_context(passing_scratch()), _place_of_runs()
         try:  # where overlays will be; it may be another file system
-            place = _place_of_runs()
-            overlay = stack.enter_context(tempfile.TemporaryDirectory(prefix=".headrace-probe-", dir=place))
+            overlay = str(stack.enter_context(passing_scratch(place)))
         except OSError as error:
-            overlay, why_not = "", f"{place} cannot be written: {error.strerror}"
+            overlay, why_not = "", f"{place} cannot be written: {error.strerror or error}"
         else:
             why_not = ""
         for part in ("tree", "files"):
@@ -182,8 +181,6 @@ def _try(user_namespace: bool, *, outward: bool = False, own_network: bool = Tru
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             return f"trying it took longer than {SECONDS:g} s", why_not
-        for path in Path(overlay).glob("own/work/*") if overlay else ():
-            path.chmod(0o700)  # the kernel's own, closed to everybody but root
     if done.returncode == 0:
         told = done.stdout.strip().removeprefix(OVERLAY)
         other = f"{told} (an old Linux, or $HEADRACE_HOME on a file system that can hold none: name a folder of a disk)"

@@ -13,11 +13,13 @@ Control groups have a sweep of their own (`limits.cgroups`): they may lie where 
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -32,7 +34,8 @@ from headrace.private_folders import new_folder, open_private, private_folders
 from headrace.processes.process_table import read_proc
 from headrace.runs import RunPaths, list_runs
 
-_NAME = re.compile(r"headrace-[0-9a-f]{8}-\w{8}")
+_START, _HIDDEN = "headrace-", ".headrace-"  # of names: among other temporary files, and in other folders
+_NAME = re.compile(r"\.?headrace-[0-9a-f]{8}-\w{8}")
 _held: dict[Path, int] = {}  # descriptors with the locks of this process
 
 
@@ -43,16 +46,36 @@ def scratch_dir(key: str) -> Path:
         key: the run's id; with that of a host where each has a folder of its own.
     """
     folder = next((folder for folder in _held if folder.name.startswith(_prefix(key)) and folder.is_dir()), None)
-    while folder is None:
-        folder = new_folder(_prefix(key))
+    return _hold_new(_prefix(key)) if folder is None else folder
+
+
+@contextlib.contextmanager
+def passing_scratch(within: Path | None = None) -> Iterator[Path]:
+    """Makes a folder for temporary files, and removes it at the end. What was killed in here before goes first.
+
+    Args:
+        within: where; the machine's folder for temporary files by default.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    sweep_scratch(within)
+    folder = _hold_new(f"{_START if within is None else _HIDDEN}{os.urandom(4).hex()}-", within)
+    try:
+        yield folder
+    finally:
+        _remove(folder)
+
+
+def _hold_new(prefix: str, within: Path | None = None) -> Path:
+    while True:
+        folder = new_folder(prefix, within)
         descriptor = open_private(folder)
         fcntl.flock(descriptor, fcntl.LOCK_SH)
         if os.fstat(descriptor).st_nlink:
             _held[folder] = descriptor
-        else:  # somebody who swept has taken it away before it was held
-            os.close(descriptor)
-            folder = None
-    return folder
+            return folder
+        os.close(descriptor)  # somebody who swept has taken it away before it was held
 
 
 def scratch_dirs(key: str) -> list[Path]:
@@ -66,9 +89,13 @@ def remove_scratch(key: str) -> None:
         _remove(folder)
 
 
-def sweep_scratch() -> None:
-    """Removes the folders of this user that no process holds."""
-    for folder in private_folders("headrace-"):
+def sweep_scratch(within: Path | None = None) -> None:
+    """Removes the folders of this user that no process holds. Raises OSError.
+
+    Args:
+        within: where; the machine's folder for temporary files by default.
+    """
+    for folder in private_folders(_START if within is None else _HIDDEN, within):
         if not _NAME.fullmatch(folder.name) or folder in _held:
             continue
         try:
@@ -85,6 +112,7 @@ def sweep_scratch() -> None:
 
 
 def _remove(folder: Path) -> None:
+    _open_closed(folder)
     shutil.rmtree(folder, ignore_errors=True)
     descriptor = _held.pop(folder, None)
     if descriptor is not None:
@@ -92,7 +120,7 @@ def _remove(folder: Path) -> None:
 
 
 def _prefix(key: str) -> str:
-    return f"headrace-{hashlib.sha256(key.encode()).hexdigest()[:8]}-"
+    return f"{_START}{hashlib.sha256(key.encode()).hexdigest()[:8]}-"
 
 
 FOLDER = "channels"  # of the run
@@ -132,12 +160,18 @@ def remove_views(paths: RunPaths) -> None:
     if channel_area(paths).is_symlink():
         return
     folder = channel_area(paths) / VIEWS
+    _open_closed(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _open_closed(folder: Path) -> None:
+    """Opens the folders in a folder: the kernel closes those of an overlay to everybody but root."""
     for here, names, _ in os.walk(folder):
-        for name in names:  # an overlay's own folders are closed to everybody but root
+        for name in names:
             path = Path(here, name)
             if not path.is_symlink():
-                path.chmod(0o700)
-    shutil.rmtree(folder, ignore_errors=True)
+                with contextlib.suppress(OSError):  # gone meanwhile, or another user's: whoever removes sees that too
+                    path.chmod(0o700)
 
 
 def remove_leftovers(paths: RunPaths) -> None:
