@@ -198,8 +198,9 @@ class BucketOperations:
 
     def list_buckets(self, members: Members, _: S3Request) -> Members:
         """ListBuckets, all in one page."""
-        names = [name for name in self._store.bucket_names() if name.startswith(members.get("Prefix", ""))]
-        created = [moment(self._store.bucket_record(name, self._region)[0]) for name in names]
+        with self._store.lock:
+            names = [name for name in self._store.bucket_names() if name.startswith(members.get("Prefix", ""))]
+            created = [moment(self._store.bucket_record(name, self._region)[0]) for name in names]
         buckets = [{"Name": name, "CreationDate": time} for name, time in zip(names, created, strict=True)]
         return {"Owner": self._owner, "Buckets": buckets}
 
@@ -208,11 +209,11 @@ class BucketOperations:
         name = members["Bucket"]
         region = members.get("CreateBucketConfiguration", {}).get("LocationConstraint", "")
         _check_region(region, _signed_region(request) or self._region)
-        if not self._store.create_bucket(name):
-            there = self._store.bucket_record(name, self._region)[1]
-            if (region or DEFAULT_REGION) != DEFAULT_REGION or there != DEFAULT_REGION:
-                raise S3Error("BucketAlreadyOwnedByYou", BucketName=name)
-        self._store.bucket_record(name, region or DEFAULT_REGION)
+        with self._store.lock:
+            is_new = self._store.create_bucket(name)
+            there = self._store.bucket_record(name, (region or DEFAULT_REGION) if is_new else self._region)[1]
+        if not is_new and ((region or DEFAULT_REGION) != DEFAULT_REGION or there != DEFAULT_REGION):
+            raise S3Error("BucketAlreadyOwnedByYou", BucketName=name)
         return {"Location": f"/{name}"}
 
     def head_bucket(self, members: Members, _: S3Request) -> Members:
@@ -232,7 +233,7 @@ class BucketOperations:
     def delete_bucket(self, members: Members, _: S3Request) -> Members:
         """DeleteBucket. Raises S3Error: there is none, or it holds something."""
         self._store.delete_bucket(members["Bucket"])
-        self._uploads.forget_all(members["Bucket"])
+        self._uploads.remove_folders()
         return {}
 
     def list_objects(self, members: Members, _: S3Request) -> Members:
@@ -265,14 +266,10 @@ class BucketOperations:
         limit = number(members, "MaxKeys", _PAGE, 0, 2**31 - 1)
         prefix, delimiter = members.get("Prefix", "").encode(), members.get("Delimiter", "").encode()
         page = self._listing.page(bucket, prefix, delimiter, after, min(limit, _PAGE))
-        rows = self._store.rows(bucket, page.keys)
         contents: list[dict[str, Any]] = []
-        for key in page.keys:
-            info = self._store.info(bucket, key, rows.get(key))
-            if info is None:
-                continue  # it was removed meanwhile
+        for info in self._store.infos(bucket, page.keys):  # without those that were removed meanwhile
             entry = {
-                "Key": shown_key(key, members),
+                "Key": shown_key(info.key, members),
                 "LastModified": moment(info.modified),
                 "ETag": f'"{info.etag}"',
                 "Size": info.size,
@@ -297,7 +294,6 @@ class BucketOperations:
         return page, answer
 
     def _region_of(self, members: Members) -> str:
-        self._store.bucket_path(members["Bucket"])
         return self._store.bucket_record(members["Bucket"], self._region)[1]
 
 

@@ -1,7 +1,9 @@
 """Uploads in parts. Parts of equal size are written where they belong in the object's file, so nothing is copied later.
 
 How large parts are is told by the first that can be no last one: part 1, or one of 5 MiB and more. A part that
-does not fit, or comes a second time, has a file of its own, and then the object is put together by copying.
+does not fit, or comes a second time, has a file of its own, and then the object is put together by copying; so it is
+when another part is still being written into the file, for nobody may write into an object's. While an upload is
+completed no part of it begins, and whoever deletes its rows leaves its folder to the completion.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from headrace.endpoint.http.http_message import HttpRequest
 from headrace.endpoint.s3.object_store import Known, ObjectInfo, ObjectStore, copy_bytes, read_known
 from headrace.endpoint.s3.s3_errors import S3Error
 from headrace.endpoint.s3.s3_request import (
@@ -99,10 +102,7 @@ class MultipartUploads:
         self._store = store
         self._busy: set[tuple[str, int]] = set()  # places in the objects' files that are being written
         self._completing: set[str] = set()
-        known = {identifier for (identifier,) in self._store.execute("SELECT id FROM uploads")}
-        for left in (store.own / "uploads").iterdir():
-            if left.name not in known:
-                shutil.rmtree(left)
+        self.remove_folders()
         self.age_out(AGE_SECONDS)
 
     def age_out(self, seconds: float) -> int:
@@ -112,10 +112,14 @@ class MultipartUploads:
             self._forget(identifier)
         return len(old)
 
-    def forget_all(self, bucket: str) -> None:
-        """Gives up the uploads of a bucket that is gone."""
-        for (identifier,) in self._store.execute("SELECT id FROM uploads WHERE bucket = ?", bucket):
-            self._forget(identifier)
+    def remove_folders(self) -> None:
+        """Removes the folders of uploads that are open no more, as those of a bucket that is gone."""
+        with self._store.lock:
+            rows = self._store.execute("SELECT id FROM uploads WHERE completed IS NULL")
+            used = self._completing.union(identifier for (identifier,) in rows)
+            unused = [folder for folder in (self._store.own / "uploads").iterdir() if folder.name not in used]
+        for folder in unused:
+            self._remove(folder.name)
 
     def create(self, members: Members, _: S3Request) -> Members:
         """CreateMultipartUpload. Raises S3Error: there is no such bucket, or the checksum is not known here."""
@@ -126,21 +130,22 @@ class MultipartUploads:
             if algorithm not in _KINDS.get(kind, ()):
                 raise S3Error("InvalidRequest", f"The {kind} checksum type cannot be used with {algorithm}.")
         known, bucket, key = Known(kept_members(members)), members["Bucket"], key_of(members)
-        self._store.check_place(bucket, key)
         self.age_out(AGE_SECONDS)
         identifier = secrets.token_hex(24)
-        self._place(identifier).mkdir(mode=0o700)
-        self._store.execute(
-            "INSERT INTO uploads VALUES (?, ?, ?, ?, ?, ?, ?, NULL, NULL)",
-            identifier, bucket, key, known.to_json(), algorithm, kind, time.time(),
-        )  # fmt: skip
+        with self._store.lock:
+            self._store.check_place(bucket, key)
+            self._place(identifier).mkdir(mode=0o700)
+            self._store.execute(
+                "INSERT INTO uploads VALUES (?, ?, ?, ?, ?, ?, ?, NULL, NULL)",
+                identifier, bucket, key, known.to_json(), algorithm, kind, time.time(),
+            )  # fmt: skip
         chosen = {"ChecksumAlgorithm": algorithm.upper(), "ChecksumType": kind} if algorithm else {}
         return {**_named(members), "UploadId": identifier, **chosen}
 
     def upload_part(self, members: Members, request: S3Request) -> Members:
         """UploadPart. Raises S3Error: there is no such upload, or the part did not come."""
-        upload, place = self._find(members), number(members, "PartNumber", 0, 1, _MOST_PARTS)
-        with self._writing(upload, place, expected_size(request.http)) as (descriptor, offset, own):
+        place = number(members, "PartNumber", 0, 1, _MOST_PARTS)
+        with self._writing(members, place, expected_size(request.http)) as (upload, descriptor, offset, own):
             received = receive(request.http, descriptor, offset)
             checksum = received.checksums.get(upload.algorithm, "")
             if upload.algorithm and not checksum and upload.kind == COMPOSITE:
@@ -154,12 +159,12 @@ class MultipartUploads:
 
     def upload_part_copy(self, members: Members, _: S3Request) -> Members:
         """UploadPartCopy. Raises S3Error: there is no such upload or object, or the range lies outside."""
-        upload, place = self._find(members), number(members, "PartNumber", 0, 1, _MOST_PARTS)
+        place = number(members, "PartNumber", 0, 1, _MOST_PARTS)
         info, source = self._store.open(*copy_source(members))
         try:
             check_conditions(members, info, "CopySource")
             begin, size = _copied_range(members.get("CopySourceRange", ""), info.size)
-            with self._writing(upload, place, size) as (descriptor, offset, own):
+            with self._writing(members, place, size) as (upload, descriptor, offset, own):
                 copy_bytes(source, begin, size, descriptor, offset)
                 md5 = digest_of("md5", descriptor, offset, size).hex()
                 checksum = encode(digest_of(upload.algorithm, descriptor, offset, size)) if upload.algorithm else ""
@@ -174,16 +179,20 @@ class MultipartUploads:
         Raises:
             S3Error: there is no such upload, or a part is missing, too small or another one.
         """
-        bucket, key = members["Bucket"], key_of(members)
-        upload = self._find(members, completed=True)
-        if upload.completed is not None:
-            info = self._store.info(bucket, key, self._store.row(bucket, key))
-            etag = upload.completed
-            known = info.known if info is not None and info.etag == etag else Known()
+        bucket, key, http = members["Bucket"], key_of(members), request.http
+        with self._store.lock:
+            upload, old = self._find_open(members, completed=True), self._store.info(bucket, key)
+            if upload.completed is None:
+                parts = self._chosen(members, upload)
+                check_replaced(members, old)
+                in_place = not any(identifier == upload.id for identifier, _ in self._busy)
+                self._completing.add(upload.id)
+        if upload.completed is None:
+            new = self._completed(members, http, upload, parts, in_place=in_place)
+            etag, known = new.etag, new.known
         else:
-            info = self._completed(members, request, upload)
-            etag, known = info.etag, info.known
-        http = request.http
+            etag = upload.completed
+            known = old.known if old is not None and old.etag == etag else Known()
         address = f"{'https' if http.secure else 'http'}://{http.headers.get('host')}/{bucket}/{quote(key)}"
         return {"Location": address, **_named(members), "ETag": f'"{etag}"', **checksums_of(known)}
 
@@ -195,10 +204,11 @@ class MultipartUploads:
 
     def list_parts(self, members: Members, _: S3Request) -> Members:
         """ListParts. Raises S3Error: there is no such upload."""
-        upload = self._find(members)
         limit = number(members, "MaxParts", _PAGE, 0, 2**31 - 1)
         after = number(members, "PartNumberMarker", 0, 0, 2**31 - 1)
-        left = [part for part in self._parts(upload) if part.number > after]
+        with self._store.lock:
+            upload = self._find(members)
+            left = [part for part in self._parts(upload) if part.number > after]
         shown = left[: min(limit, _PAGE)]
         algorithm = upload.algorithm.upper()
         parts = [
@@ -261,10 +271,10 @@ class MultipartUploads:
             raise S3Error("NoSuchUpload", UploadId=identifier)
         return upload
 
-    def _find_open(self, members: Members) -> Upload:
-        """Returns the upload of a request, if nobody completes it just now. Raises S3Error."""
-        upload = self._find(members)
-        if upload.id in self._completing:
+    def _find_open(self, members: Members, *, completed: bool = False) -> Upload:
+        """Returns what `_find` does, if nobody completes it just now. Raises S3Error."""
+        upload = self._find(members, completed=completed)
+        if upload.completed is None and upload.id in self._completing:
             raise S3Error("OperationAborted", "the upload is being completed")
         return upload
 
@@ -276,32 +286,36 @@ class MultipartUploads:
         return [Part(*row) for row in rows]
 
     @contextlib.contextmanager
-    def _writing(self, upload: Upload, number: int, size: int | None) -> Iterator[tuple[int, int, str | None]]:
-        """Yields where a part is to be written: descriptor, offset, and the name of its own file or None.
+    def _writing(
+        self, members: Members, number: int, size: int | None
+    ) -> Iterator[tuple[Upload, int, int, str | None]]:
+        """Yields where a part is to be written: upload, descriptor, offset, and the name of its own file or None.
 
         Args:
-            upload: that it belongs to.
+            members: name the upload.
             number: its place, from 1.
             size: its bytes, None if nobody knows.
+
+        Raises:
+            S3Error: there is no such upload, or it is being completed.
         """
         with self._store.lock:
+            upload = self._find_open(members)
             offset = self._reserve(upload, number, size)
-        own = None if offset is not None else f"{number}-{secrets.token_hex(8)}"
-        path = self._place(upload.id) / (own or _DATA)
+            own = None if offset is not None else f"{number}-{secrets.token_hex(8)}"
+            path = self._place(upload.id) / (own or _DATA)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            if own is None:
+                self._busy.add((upload.id, number))
         kept = False
         try:
-            try:
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            except FileNotFoundError:  # it was aborted meanwhile
-                raise S3Error("NoSuchUpload", UploadId=upload.id) from None
-            try:
-                yield descriptor, offset or 0, own
-                kept = True
-            finally:
-                os.close(descriptor)
+            yield upload, descriptor, offset or 0, own
+            kept = True
         finally:
+            os.close(descriptor)
             if own is None:
-                self._busy.discard((upload.id, number))
+                with self._store.lock:
+                    self._busy.discard((upload.id, number))
             elif not kept:
                 path.unlink(missing_ok=True)
 
@@ -321,54 +335,54 @@ class MultipartUploads:
                 upload.id, part.number, part.size, part.md5, part.checksum, part.file, part.changed,
             )  # fmt: skip
 
-    def _completed(self, members: Members, request: S3Request, upload: Upload) -> ObjectInfo:
+    def _completed(
+        self, members: Members, http: HttpRequest, upload: Upload, parts: Sequence[Part], *, in_place: bool
+    ) -> ObjectInfo:
         """Makes an object of parts. Until it is accepted, nothing of the upload changes.
 
         Raises:
-            S3Error: a part is missing, too small or another one, the object is another one, or the upload is gone.
+            S3Error: the object is another one, or the upload is gone.
         """
-        bucket, key = upload.bucket, upload.key
-        asked = members.get("MultipartUpload", {}).get("Parts", ())
-        numbers = [number({"PartNumber": 0, **part}, "PartNumber", 0, 1, _MOST_PARTS) for part in asked]
-        kind = members.get("ChecksumType", "").upper()
-        if kind and kind != (upload.kind or FULL):
-            raise S3Error("InvalidRequest", f"The upload was not created with the checksum type {kind}.")
-        with self._store.lock:
-            self._find_open(members)
-            parts = self._chosen(upload, numbers, asked)
-            check_replaced(members, self._store.info(bucket, key, self._store.row(bucket, key)))
-            self._completing.add(upload.id)
         try:
-            size = sum(each.size for each in parts)
+            size = sum(part.size for part in parts)
             if members.get("MpuObjectSize") not in (None, size):
                 words = f"The provided 'x-amz-mp-object-size' header does not match what was computed: {size}"
                 raise S3Error("InvalidRequest", words)
-            path = self._assembled(upload, parts)
-            md5s = b"".join(bytes.fromhex(each.md5) for each in parts)
+            path = self._assembled(upload, parts, in_place=in_place)
+            md5s = b"".join(bytes.fromhex(part.md5) for part in parts)
             etag = f"{hashlib.md5(md5s, usedforsecurity=False).hexdigest()}-{len(parts)}"
             checksums = {}
-            if upload.algorithm and all(each.checksum for each in parts):
-                values = [(decode(each.checksum, upload.algorithm), each.size) for each in parts]
+            if upload.algorithm and all(part.checksum for part in parts):
+                values = [(decode(part.checksum, upload.algorithm), part.size) for part in parts]
                 checksums[upload.algorithm] = of_parts(upload.algorithm, upload.kind, values)
-            _check_stated(stated_checksums(request.http), checksums, path, size)
-            sizes = tuple(each.size for each in parts)
+            _check_stated(stated_checksums(http), checksums, path, size)
+            sizes = tuple(part.size for part in parts)
             known = Known(upload.known.members, checksums, upload.kind if checksums else FULL, sizes)
             with self._store.lock:
-                info = self._store.place(path, bucket, key, etag, known, lambda old: check_replaced(members, old), size)
+                self._find(members)  # its bucket may have been deleted meanwhile
+                info = self._store.place(
+                    path, upload.bucket, upload.key, etag, known, lambda old: check_replaced(members, old), size
+                )
                 self._store.execute("UPDATE uploads SET completed = ? WHERE id = ?", etag, upload.id)
                 self._store.execute("DELETE FROM parts WHERE upload = ?", upload.id)
-            shutil.rmtree(self._place(upload.id))
             return info
         finally:
-            self._completing.discard(upload.id)
+            with self._store.lock:
+                self._completing.discard(upload.id)
+                still_open = self._store.execute("SELECT 1 FROM uploads WHERE id = ? AND completed IS NULL", upload.id)
+            if not still_open:
+                self._remove(upload.id)
 
     def _place(self, identifier: str) -> Path:
         return self._store.own / "uploads" / identifier
 
+    def _remove(self, identifier: str) -> None:
+        """Removes the folder of an upload. A part that is still being written may remove its file meanwhile."""
+        shutil.rmtree(self._place(identifier), ignore_errors=True)
+
     def _reserve(self, upload: Upload, number: int, size: int | None) -> int | None:
-        """Returns where a part belongs in the object's file, if it can be written there; that place is then busy."""
-        rows = self._store.execute("SELECT part_bytes FROM uploads WHERE id = ?", upload.id)
-        part_bytes = rows[0][0] if rows else None
+        """Returns where a part belongs in the object's file, if it can be written there."""
+        part_bytes = upload.part_bytes
         if part_bytes is None and size and (number == 1 or size >= SMALLEST_PART):
             part_bytes = size
             self._store.execute("UPDATE uploads SET part_bytes = ? WHERE id = ?", size, upload.id)
@@ -376,11 +390,19 @@ class MultipartUploads:
             return None
         if self._store.execute("SELECT 1 FROM parts WHERE upload = ? AND number = ?", upload.id, number):
             return None  # what came before stays whole until this one is
-        self._busy.add((upload.id, number))
-        return int((number - 1) * part_bytes)
+        return (number - 1) * part_bytes
 
-    def _chosen(self, upload: Upload, numbers: Sequence[int], asked: Sequence[Members]) -> list[Part]:
-        """Returns the parts that a client names, which are those that came."""
+    def _chosen(self, members: Members, upload: Upload) -> list[Part]:
+        """Returns the parts that a client names, which are those that came.
+
+        Raises:
+            S3Error: a part is missing, too small or another one, or the upload has other checksums.
+        """
+        asked = members.get("MultipartUpload", {}).get("Parts", ())
+        numbers = [number({"PartNumber": 0, **part}, "PartNumber", 0, 1, _MOST_PARTS) for part in asked]
+        kind = members.get("ChecksumType", "").upper()
+        if kind and kind != (upload.kind or FULL):
+            raise S3Error("InvalidRequest", f"The upload was not created with the checksum type {kind}.")
         if not numbers:
             raise S3Error("MalformedXML")
         if any(b <= a for a, b in itertools.pairwise(numbers)):
@@ -400,15 +422,14 @@ class MultipartUploads:
                 )  # fmt: skip
         return chosen
 
-    def _assembled(self, upload: Upload, parts: Sequence[Part]) -> Path:
-        """Returns the file that begins with the parts, one after the other."""
-        part_bytes = self._store.execute("SELECT part_bytes FROM uploads WHERE id = ?", upload.id)[0][0] or 0
+    def _assembled(self, upload: Upload, parts: Sequence[Part], *, in_place: bool) -> Path:
+        """Returns the file that begins with the parts, one after the other: with `in_place` the one they lie in."""
+        part_bytes = upload.part_bytes or 0
         place = self._place(upload.id)
-        ready = all(
-            each.file is None and each.number == at and (each.size == part_bytes or at == len(parts))
-            for at, each in enumerate(parts, start=1)
-        )
-        if ready:
+        if in_place and all(
+            part.file is None and part.number == at and (part.size == part_bytes or at == len(parts))
+            for at, part in enumerate(parts, start=1)
+        ):
             return place / _DATA
         whole = place / "whole"
         with contextlib.ExitStack() as stack:
@@ -429,7 +450,9 @@ class MultipartUploads:
         with self._store.lock:
             self._store.execute("DELETE FROM parts WHERE upload = ?", identifier)
             self._store.execute("DELETE FROM uploads WHERE id = ?", identifier)
-        shutil.rmtree(self._place(identifier), ignore_errors=True)
+            completing = identifier in self._completing
+        if not completing:
+            self._remove(identifier)
 
 
 def _check_stated(stated: Mapping[str, str], checksums: Mapping[str, str], path: Path, size: int) -> None:

@@ -18,7 +18,7 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -172,7 +172,7 @@ class ObjectStore:
             return True
 
     def delete_bucket(self, bucket: str) -> None:
-        """Removes a bucket that has no object, with the empty folders in it.
+        """Removes a bucket that has no object, with the empty folders in it and the rows of its uploads.
 
         Raises:
             S3Error: there is no such bucket, or it holds something.
@@ -184,13 +184,21 @@ class ObjectStore:
             if _holds_a_file(path):
                 raise S3Error("BucketNotEmpty", BucketName=bucket)
             _remove_folders(path)
+            self.execute("DELETE FROM parts WHERE upload IN (SELECT id FROM uploads WHERE bucket = ?)", bucket)
+            self.execute("DELETE FROM uploads WHERE bucket = ?", bucket)
             self.execute("DELETE FROM objects WHERE bucket = ?", bucket)
             self.execute("DELETE FROM buckets WHERE name = ?", bucket)
 
     def bucket_record(self, bucket: str, region: str) -> tuple[float, str]:
-        """Returns when a bucket was created, and its region; a folder that is new here becomes one now."""
-        self.execute("INSERT OR IGNORE INTO buckets VALUES (?, ?, ?)", bucket, time.time(), region)
-        created, where = self.execute("SELECT created, region FROM buckets WHERE name = ?", bucket)[0]
+        """Returns when a bucket was created, and its region; a folder that is new here becomes one now.
+
+        Raises:
+            S3Error: there is no such bucket.
+        """
+        with self.lock:
+            self.bucket_path(bucket)
+            self.execute("INSERT OR IGNORE INTO buckets VALUES (?, ?, ?)", bucket, time.time(), region)
+            created, where = self.execute("SELECT created, region FROM buckets WHERE name = ?", bucket)[0]
         return float(created), str(where)
 
     def path_of(self, bucket: str, key: bytes) -> Path | None:
@@ -224,7 +232,7 @@ class ObjectStore:
         """
         with self.lock:
             self.bucket_path(bucket)
-            row = self.row(bucket, key)
+            row = self._rows(bucket, [key]).get(key)
             path = self.path_of(bucket, key)
             if path is None:
                 raise S3Error("NoSuchKey", Key=key.decode())
@@ -240,31 +248,35 @@ class ObjectStore:
             raise S3Error("NoSuchKey", Key=key.decode())
         return info_of(key, found, row), descriptor
 
-    def row(self, bucket: str, key: bytes) -> ObjectRow | None:
-        """Returns what is known of an object."""
-        return self.rows(bucket, [key]).get(key)
+    def info(self, bucket: str, key: bytes) -> ObjectInfo | None:
+        """Returns an object without opening it; None if there is none."""
+        return next(iter(self.infos(bucket, [key])), None)
 
-    def rows(self, bucket: str, keys: Iterable[bytes]) -> dict[bytes, ObjectRow]:
-        """Returns what is known of several objects."""
-        asked = list(keys)
+    def infos(self, bucket: str, keys: Sequence[bytes]) -> list[ObjectInfo]:
+        """Returns those of several objects that are there, without opening them."""
+        infos = []
+        with self.lock:
+            rows = self._rows(bucket, keys)
+            for key in keys:
+                path = self.path_of(bucket, key)
+                try:
+                    status = path.stat() if path is not None else None
+                except OSError:
+                    continue
+                if status is not None and stat.S_ISREG(status.st_mode):
+                    infos.append(info_of(key, status, rows.get(key)))
+        return infos
+
+    def _rows(self, bucket: str, keys: Sequence[bytes]) -> dict[bytes, ObjectRow]:
         rows: dict[bytes, ObjectRow] = {}
-        for begin in range(0, len(asked), _BATCH):
-            batch = asked[begin : begin + _BATCH]
+        for begin in range(0, len(keys), _BATCH):
+            batch = keys[begin : begin + _BATCH]
             statement = (
                 "SELECT key, inode, size, changed, etag, known FROM objects"
                 f" WHERE bucket = ? AND key IN ({','.join('?' * len(batch))})"
             )
             rows |= {row["key"]: row for row in self.execute(statement, bucket, *batch)}
         return rows
-
-    def info(self, bucket: str, key: bytes, row: ObjectRow | None) -> ObjectInfo | None:
-        """Returns an object without opening it; None if there is none."""
-        path = self.path_of(bucket, key)
-        try:
-            status = path.stat() if path is not None else None
-        except OSError:
-            return None
-        return info_of(key, status, row) if status is not None and stat.S_ISREG(status.st_mode) else None
 
     @contextlib.contextmanager
     def incoming(self) -> Iterator[tuple[int, Path]]:
@@ -298,7 +310,7 @@ class ObjectStore:
         with self.lock:
             path = self.check_place(bucket, key)
             if allowed is not None:
-                allowed(self.info(bucket, key, self.row(bucket, key)))
+                allowed(self.info(bucket, key))
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.is_dir():
                 _remove_folders(path)  # empty ones are no objects
@@ -347,7 +359,7 @@ class ObjectStore:
         with self.lock:
             self.bucket_path(bucket)
             if allowed is not None:
-                allowed(self.info(bucket, key, self.row(bucket, key)))
+                allowed(self.info(bucket, key))
             self.execute("DELETE FROM objects WHERE bucket = ? AND key = ?", bucket, key)
             path = self.path_of(bucket, key)
             if path is None or not path.is_file():
