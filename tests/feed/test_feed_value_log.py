@@ -15,7 +15,6 @@ import pytest
 import headrace
 from headrace.insight import report
 from headrace.runs import Run, Stream, create_run
-from headrace.runs.describe import last_values, newest_values
 
 RANK = Stream("dnn", "algo-1", "3")
 SCRIPT = """
@@ -52,9 +51,9 @@ def test_what_a_script_logs_is_summed_up_and_stands_in_report_charts_and_final_m
     loss = values["loss"]
     assert (loss.last.value, loss.min.value, loss.max.value, loss.mean.value) == (1.0, 1.0, 1000.0, 500.5)
     assert loss.programs == ("dnn/algo-1[3]",)
-    newest = newest_values(run.metrics())
+    newest = run.values.seconds()
     assert (newest["loss"].last, newest["loss"].step, newest["accuracy"].last) == (1.0, 999, 999.0)
-    last = last_values(run)
+    last = run.values.last()
     assert math.isnan(last["loss"]), "a grid does not rank it by what came before"
     assert last["accuracy"] == 999.0
 

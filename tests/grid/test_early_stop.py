@@ -24,7 +24,7 @@ from headrace.grid.grid_record import LineRecord, LineState, Rung
 from headrace.grid.journal import Journal
 from headrace.grid.load_grid import read_grid_file
 from headrace.grid.read_grid import journal_path, open_journal, read_grid
-from headrace.runs import Metric, ServiceSecond, Stream, ValueNotFinite, ValueSecond
+from headrace.runs import Stream, Value, ValueNotFinite, ValueSecond
 
 ROWS = 3000 if SOAK else 300
 
@@ -59,7 +59,7 @@ def test_a_line_goes_on_when_it_is_among_the_best_one_in_factor_that_have_come_s
 def test_a_run_reaches_each_rung_once_with_its_first_value_there_however_its_records_come(rng: random.Random) -> None:
     for _ in range(ROWS):
         rule = EarlyStop(after=rng.randint(1, 20), factor=rng.randint(2, 4), up_to=rng.choice((None, 20, 100)))
-        stepped, step, records = rng.random() < 0.5, 0, list[tuple[Stream, Metric]]()
+        stepped, step, records = rng.random() < 0.5, 0, list[tuple[Stream, Value]]()
         expected: dict[int, float] = {}
         rungs = rungs_of(rule)
         following = next(rungs, 0)
@@ -71,10 +71,8 @@ def test_a_run_reaches_each_rung_once_with_its_first_value_there_however_its_rec
                 step=step if stepped else None,
             )  # fmt: skip
             records.append((Stream("algo", "algo-1", "0"), second))
-            if rng.random() < 0.3:  # another metric, and another kind
+            if rng.random() < 0.3:  # another metric
                 records.append((Stream("algo", "algo-1", "0"), msgspec.structs.replace(second, name="accuracy")))
-                other = ServiceSecond(t=t, stream="worker", role="worker", cpu=0, rss=0)
-                records.append((Stream("algo", "algo-1", "host"), other))
             while following and step >= following:
                 expected[following] = value
                 following = next(rungs, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from headrace.runs import (
     Run,
     Status,
     Stream,
+    ValueNotFinite,
     ValueSecond,
     create_run,
     state_of,
@@ -250,6 +252,29 @@ def test_the_last_value_of_each_metric_is_described_as_the_service_does(tmp_path
     when = datetime.fromtimestamp(20, timezone.utc)
     assert found == [{"MetricName": "loss", "Value": 0.5, "Timestamp": when}]
     assert Run(paths).host_seconds() == {}
+
+
+def test_values_are_read_once_however_often_they_are_asked_for_and_other_metrics_are_passed_over(tmp_path: Path):
+    paths = create_run("j", runs=tmp_path)
+    file = paths.metrics(Stream("g", "algo-1", "0"))
+    value = {"name": "loss", "stream": "0", "count": 1, "low": 0.5, "high": 0.5, "total": 0.5}
+    other = b'{"metric":"loader","t":"no time"}\n'  # damaged, which nobody sees who does not read it
+    with MetricWriter(file) as writer:
+        writer.write(ValueSecond(t=1, last=0.5, **value))
+        file.write_bytes(file.read_bytes() + other)
+        run = Run(paths)
+        assert {name: second.t for name, second in run.values.seconds().items()} == {"loss": 1.0}
+        file.write_bytes(b"x" * (file.stat().st_size - 1) + b"\n")  # what was read
+        writer.write(ValueSecond(t=2, last=0.25, **value))
+        assert run.values.last() == {"loss": 0.25}
+        writer.write(ValueNotFinite(t=3, name="loss", stream="0", count=1, last="nan"))
+    assert run.values.seconds()["loss"].t == 2.0
+    assert math.isnan(run.values.last()["loss"])
+    assert run.damage == []
+    assert Run(paths).metrics()
+    assert len(Run(paths).values.seconds()) == 1
+    assert len(run.metrics()) == 1
+    assert [damage.line for damage in run.damage] == [1]
 
 
 def test_while_a_run_waits_for_other_instances_no_clock_runs_and_no_time_is_used_up():

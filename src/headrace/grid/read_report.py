@@ -21,7 +21,6 @@ from headrace.grid.read_grid import grid_names, has_controller, journal_path, re
 from headrace.job.problems.finding import suggestion
 from headrace.own_runs import started_here
 from headrace.runs import Run
-from headrace.runs.describe import last_values
 from headrace.runs.run_paths import runs_dir
 from headrace.runs.store import run_of_id
 
@@ -48,26 +47,29 @@ def _with_cost(line: LineRecord) -> LineRecord:
     return msgspec.structs.replace(line, attempts=(*before, now))
 
 
-def run_figures(attempt: AttemptRecord, runs: Path | None = None) -> RunFigures | None:
+def run_figures(
+    attempt: AttemptRecord, runs: Path | None = None, running: dict[str, Run] | None = None
+) -> RunFigures | None:
     """Returns the figures of an attempt's run; None when it has no record on this machine, or none that can be read.
 
     Args:
         attempt: whose run.
         runs: directory of all runs; None for the user's.
+        running: runs by id that go on, for callers that ask again; one that is not in it is added.
     """
     paths = run_of_id(attempt.run_id, runs)
     try:
         if paths is None:
             return None
-        run = Run(paths)
+        run = Run(paths) if running is None else running.setdefault(attempt.run_id, Run(paths))
         cost = cost_so_far(run, attempt.region)[0] if attempt.cost is None else attempt.cost
-        return RunFigures(last_values(run), cost)
+        return RunFigures(run.values.last(), cost)
     except (OSError, msgspec.DecodeError):
         return None
 
 
 class EndedRuns:
-    """Reads the figures of attempts, those of attempts that have ended only once. Threads may share it.
+    """Reads the figures of attempts, each record only once. Threads may share it.
 
     Raises:
         UsageError: see `headrace.home.home_dir`.
@@ -76,15 +78,17 @@ class EndedRuns:
     def __init__(self) -> None:
         self._runs = runs_dir()
         self._known: dict[str, RunFigures] = {}
+        self._running: dict[str, Run] = {}
 
     def figures(self, attempt: AttemptRecord) -> RunFigures | None:
         """Returns what `run_figures` does."""
         known = self._known.get(attempt.run_id)
         if known is not None:
             return known
-        found = run_figures(attempt, self._runs)
+        found = run_figures(attempt, self._runs, self._running)
         if found is not None and attempt.state is AttemptState.ENDED:
             self._known[attempt.run_id] = found
+            self._running.pop(attempt.run_id, None)
         return found
 
 

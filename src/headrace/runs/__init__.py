@@ -36,7 +36,16 @@ from headrace.runs.tail import Damage
 from headrace.runs.writers import LOG_CAP_BYTES, EventWriter, LogWriter, MetricWriter
 
 if TYPE_CHECKING:
-    from headrace.runs.reader import EndOfRun, EventFollower, MetricFollower, Run, list_runs, of_kind
+    from headrace.runs.reader import (
+        EndOfRun,
+        EventFollower,
+        MetricFollower,
+        Run,
+        Value,
+        ValueFollower,
+        list_runs,
+        of_kind,
+    )
     from headrace.runs.state import Program, RunState, state_of
 
 _READING = (
@@ -46,6 +55,8 @@ _READING = (
     "Program",
     "Run",
     "RunState",
+    "Value",
+    "ValueFollower",
     "list_runs",
     "of_kind",
     "state_of",
@@ -82,6 +93,8 @@ __all__ = [
     "ServiceSecond",
     "Status",
     "Stream",
+    "Value",
+    "ValueFollower",
     "ValueNotFinite",
     "ValueSecond",
     "WorkerSecond",

@@ -13,18 +13,15 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 
 import msgspec
 
-from headrace.feed_metrics import ValueNotFinite, ValueSecond
 from headrace.own_runs import started_here
 from headrace.record_files import read_record
 from headrace.runs.cause import in_words
-from headrace.runs.metric_records import Metric
-from headrace.runs.reader import Run, of_kind
-from headrace.runs.run_paths import RunPaths, Stream
+from headrace.runs.reader import Run
+from headrace.runs.run_paths import RunPaths
 from headrace.runs.state import RunState, billable_seconds
 from headrace.runs.store import RunHeader, read_plan
 
@@ -196,30 +193,8 @@ def _times(state: RunState) -> dict[str, object]:
     return dict(times)
 
 
-def newest_values(metrics: Mapping[Stream, Sequence[Metric]]) -> dict[str, ValueSecond]:
-    """Returns the newest second of every metric that the job's metric definitions found, by name."""
-    newest: dict[str, ValueSecond] = {}
-    for seconds in of_kind(metrics, ValueSecond).values():
-        for second in seconds:
-            if second.name not in newest or second.t >= newest[second.name].t:
-                newest[second.name] = second
-    return newest
-
-
-def last_values(run: Run) -> dict[str, float]:
-    """Returns the newest value of every metric, by name; NaN where the last one of a program was no finite number."""
-    metrics = run.metrics()
-    finite: dict[tuple[Stream, str, str], bool] = {}
-    for stream, records in metrics.items():
-        for record in records:
-            if isinstance(record, ValueSecond | ValueNotFinite):
-                finite[stream, record.name, record.stream] = isinstance(record, ValueSecond)
-    broken = {name: math.nan for (_, name, _), is_finite in finite.items() if not is_finite}
-    return {name: second.last for name, second in newest_values(metrics).items()} | broken
-
-
 def _final_metrics(run: Run) -> dict[str, object]:
-    newest = newest_values(run.metrics())
+    newest = run.values.seconds()
     if not newest:
         return {}
     final = [

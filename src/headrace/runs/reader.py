@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import heapq
+import math
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,13 +16,13 @@ from typing import Any, TypeVar, get_args
 import msgspec
 
 from headrace.errors import UsageError
-from headrace.feed_metrics import LoaderSecond, ValueSecond, WorkerSecond
+from headrace.feed_metrics import LoaderSecond, ValueNotFinite, ValueSecond, WorkerSecond
 from headrace.record_files import decode_record
 from headrace.runs.cause import Cause
 from headrace.runs.events import ArtefactsStored, Event, Status
 from headrace.runs.log_lines import LogFollower, LogLine, Selector, parse_selector, stream_of
 from headrace.runs.metric_records import HostSecond, Metric, PlatformMinute, ServiceSecond
-from headrace.runs.run_paths import HOST, RunPaths, Stream
+from headrace.runs.run_paths import HOST, PLATFORM, RunPaths, Stream
 from headrace.runs.segment_reader import read_copied
 from headrace.runs.state import Program, RunState, last_word, state_of
 from headrace.runs.store import RECORD_VERSION, RunHeader, find_run, is_copy, list_paths, read_header, supervisor_alive
@@ -33,6 +35,8 @@ _any: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 _KIND = 60  # characters of the name of an unknown kind that are shown
 
 Alive = Callable[["Run"], bool]
+Value = ValueSecond | ValueNotFinite
+"""Values of a metric that the job's programs log, or that its metric definitions find."""
 M = TypeVar("M", LoaderSecond, WorkerSecond, HostSecond, ValueSecond, ServiceSecond, PlatformMinute)
 
 
@@ -61,6 +65,9 @@ def _decoder(kinds: UnionType, field: str) -> Callable[[bytes], Any]:
 
 _decode_event = _decoder(Event, "event")
 _decode_finite = _decoder(Metric, "metric")
+_OTHERS = tuple(  # how the lines of all other metrics begin, as msgspec writes them
+    f'{{"metric":"{kind.__struct_config__.tag}"'.encode() for kind in get_args(Metric) if kind not in get_args(Value)
+)
 _TOO_LARGE = re.compile(rb"[0-9]{309}")
 
 
@@ -117,8 +124,70 @@ class MetricFollower:
             yield from records
 
 
+class ValueFollower:
+    """The values of a run that are logged, as they come. The lines of its other metrics are passed over unread.
+
+    Args:
+        paths: the run.
+        on_damage: told of what is left out.
+    """
+
+    def __init__(self, paths: RunPaths, on_damage: Told) -> None:
+        def decode_for(path: Path) -> Callable[[bytes], tuple[Stream, Metric] | None] | None:
+            stream = stream_of(path)
+            if stream.name in (HOST, PLATFORM):
+                return None
+            return lambda line: None if line.startswith(_OTHERS) else (stream, _decode_metric(line))
+
+        self._set = TailSet(Tree(paths.root / "metrics", 3, ".jsonl"), decode_for, on_damage)
+
+    def poll(self) -> Iterator[tuple[Stream, Value]]:
+        """Yields the values that are new since the last poll, file by file."""
+        self._set.discover()
+        for records in self._set.iterators():
+            for record in records:
+                if record is not None and isinstance(record[1], Value):
+                    yield record[0], record[1]
+
+
+class NewestValues:
+    """The newest values of a run by now: what was read is not read again. Threads may share it.
+
+    Args:
+        paths: the run.
+        on_damage: told of what is left out.
+    """
+
+    def __init__(self, paths: RunPaths, on_damage: Told) -> None:
+        self._follower = ValueFollower(paths, on_damage)
+        self._lock = threading.Lock()
+        self._newest: dict[str, tuple[float, Stream, ValueSecond]] = {}
+        self._finite: dict[tuple[Stream, str, str], bool] = {}  # the last of each stream's metric and program
+
+    def seconds(self) -> dict[str, ValueSecond]:
+        """Returns the newest second of every metric, by name."""
+        with self._lock:
+            self._take()
+            return {name: second for name, (_, _, second) in self._newest.items()}
+
+    def last(self) -> dict[str, float]:
+        """Returns the newest value of every metric, by name; NaN where a program's last one was no finite number."""
+        with self._lock:
+            self._take()
+            broken = {name: math.nan for (_, name, _), finite in self._finite.items() if not finite}
+            return {name: second.last for name, (_, _, second) in self._newest.items()} | broken
+
+    def _take(self) -> None:
+        for stream, second in self._follower.poll():
+            self._finite[stream, second.name, second.stream] = isinstance(second, ValueSecond)
+            if isinstance(second, ValueSecond):
+                held = self._newest.get(second.name)
+                if held is None or (second.t, stream) >= held[:2]:
+                    self._newest[second.name] = (second.t, stream, second)
+
+
 class Run:
-    """One run on disk. Every question reads the files again, so the answer is of now.
+    """One run on disk. Every question looks at the files again, so the answer is of now.
 
     Args:
         paths: the run's directory.
@@ -127,10 +196,12 @@ class Run:
 
     Attributes:
         paths: the run's directory.
+        values: the newest of what is logged.
     """
 
     def __init__(self, paths: RunPaths, alive: Alive | None = None) -> None:
         self.paths = paths
+        self.values = NewestValues(paths, self.on_damage)
         self._alive = alive
         self._damage: dict[Damage, None] = {}
         self._newer: dict[str, dict[str, int]] = {}  # by kind and file: records
@@ -347,10 +418,13 @@ class EndOfRun:
     Args:
         run: the run.
         events: a follower of its events that others use too; None for one of its own.
+
+    Attributes:
+        run: the run.
     """
 
     def __init__(self, run: Run, events: EventFollower | None = None) -> None:
-        self._run = run
+        self.run = run
         self._events = EventFollower(run.paths, run.on_damage) if events is None else events
         self._poll_events = events is None
         self._seen = 0
@@ -364,7 +438,7 @@ class EndOfRun:
 
     def reached(self) -> bool:
         """Returns whether everything that will ever be written is in the files now."""
-        supervised = self._run.supervised
+        supervised = self.run.supervised
         if self._poll_events:
             self._events.poll()
         if len(self._events.events) != self._seen:

@@ -18,8 +18,18 @@ from headrace.endpoint.auth.gatekeeper import Caller
 from headrace.endpoint.services.service import Service
 from headrace.endpoint.wire.models import ServiceError
 from headrace.endpoint.wire.requests import Members
-from headrace.insight.figures.columns import DISK, GPU_MEMORY, GPU_USE, MEMORY, SERVER_CPU, Table, at_once, read_columns
-from headrace.runs import Run, Selector
+from headrace.insight.figures.columns import (
+    DISK,
+    GPU_MEMORY,
+    GPU_USE,
+    MEMORY,
+    SERVER_CPU,
+    Columns,
+    Table,
+    at_once,
+    read_columns,
+)
+from headrace.runs import Run, Selector, ValueFollower
 from headrace.runs.run_paths import HOST
 
 NAMESPACE = "/aws/sagemaker/TrainingJobs"
@@ -105,7 +115,10 @@ def _find(source: RunSource, members: Members, name: str, caller: Caller) -> tup
         return True, []
     if "Host" in given:
         return False, _of_host(run, host, name)
-    return True, [rows for key, rows in read_columns(run).tables("value").items() if key.name == name]
+    values = Columns(
+        (stream, each) for stream, each in ValueFollower(run.paths, run.on_damage).poll() if each.name == name
+    )
+    return True, list(values.tables("value").values())
 
 
 _SHARES = {

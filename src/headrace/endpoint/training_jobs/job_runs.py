@@ -135,7 +135,10 @@ class JobRuns:
 
     def _run(self, job: StoredJob) -> Run | None:
         paths = RunPaths(runs_dir() / job.run_id)
-        return Run(paths, self._ask) if job.run_id and paths.header.is_file() else None
+        if not job.run_id or not paths.header.is_file():
+            return None
+        end = self._ends.get(job.uid)  # of a running job: its run has read what was there already
+        return Run(paths, self._ask) if end is None else end.run
 
     def settle(self, job: StoredJob) -> bool:
         """Notices the end of a running job: its logs are complete then, and its last description is kept.

@@ -43,7 +43,7 @@ from headrace.job import Job
 from headrace.job.model.sagemaker_options import Tag
 from headrace.own_runs import started_here
 from headrace.record_files import read_json
-from headrace.runs import Cause, CauseKind, MetricFollower, Run, RunPaths, Status
+from headrace.runs import Cause, CauseKind, Run, RunPaths, Status, ValueFollower
 from headrace.runs.store import is_copy, list_paths_of
 
 REQUEST_TAG = "headrace:request"
@@ -343,7 +343,7 @@ class AttemptRunner:
 
     def __post_init__(self) -> None:
         self._runs: dict[str, StartedRun] = {}
-        self._metrics: dict[str, tuple[MetricFollower, ReachedRungs | None]] = {}  # of the runs of lines, by key
+        self._metrics: dict[str, tuple[ValueFollower, ReachedRungs | None]] = {}  # of the runs of lines, by key
         objective = self.jobs.file.objective if self.jobs else None
         self._missing = MissingMetric(objective.metric) if objective else None
 
@@ -459,7 +459,7 @@ class AttemptRunner:
             self._metrics.pop(line.key, None)
             return
         if line.key not in self._metrics:
-            follower = MetricFollower(run.paths, run.on_damage)
+            follower = ValueFollower(run.paths, run.on_damage)
             self._metrics[line.key] = follower, ReachedRungs(rule, objective.metric) if rule else None
         follower, rungs = self._metrics[line.key]
         records = list(follower.poll())

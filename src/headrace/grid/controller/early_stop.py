@@ -22,7 +22,7 @@ from typing import Literal
 from headrace.grid.grid_file import EarlyStop, nearly_named
 from headrace.grid.grid_record import Rung
 from headrace.job.problems.finding import suggestion
-from headrace.runs import Metric, Stream, ValueNotFinite, ValueSecond
+from headrace.runs import Stream, Value, ValueSecond
 
 
 def rungs_of(rule: EarlyStop) -> Iterator[int]:
@@ -65,7 +65,7 @@ def is_past_last(rule: EarlyStop, reached: Iterable[Rung]) -> bool:
 
 
 class ReachedRungs:
-    """The rungs that one run reaches, from its metrics as they come.
+    """The rungs that one run reaches, from its values as they come.
 
     A program's step is that which it gave to `headrace.log`, else the number of its values so far. The value at a rung
     is the first one, of any program, that was recorded at that step or after it.
@@ -81,10 +81,10 @@ class ReachedRungs:
         self._rungs = rungs_of(rule)
         self._next = next(self._rungs, None)
 
-    def take(self, records: Iterable[tuple[Stream, Metric]]) -> list[tuple[int, float]]:
-        """Takes new records in. Returns each rung that the run has reached by them, and its value there."""
+    def take(self, records: Iterable[tuple[Stream, Value]]) -> list[tuple[int, float]]:
+        """Takes new values in. Returns each rung that the run has reached by them, and its value there."""
         reached = []
-        for stream, second in sorted(_values(records), key=lambda pair: (pair[1].t, pair[0])):
+        for stream, second in sorted(records, key=lambda pair: (pair[1].t, pair[0])):
             if second.name != self._metric:
                 continue
             program = (stream.group, stream.host, second.stream)
@@ -121,9 +121,8 @@ class MissingMetric:
         self._lock = threading.Lock()
         self.settled = False
 
-    def take(self, run: str, records: Iterable[tuple[Stream, Metric]]) -> str:
-        """Takes new records of a run in. Returns what people must know, once; empty while there is nothing."""
-        values = _values(records)
+    def take(self, run: str, values: Sequence[tuple[Stream, Value]]) -> str:
+        """Takes new values of a run in. Returns what people must know, once; empty while there is nothing."""
         with self._lock:
             if self.settled or not values:
                 return ""
@@ -139,10 +138,6 @@ class MissingMetric:
                 f"its run has logged metrics for {logged:.0f} s, and not the objective's, {self._metric!r}: unless "
                 f"that comes later no line can be ranked; {suggestion(self._metric, sorted(self._names))}"
             )
-
-
-def _values(records: Iterable[tuple[Stream, Metric]]) -> list[tuple[Stream, ValueSecond | ValueNotFinite]]:
-    return [(stream, each) for stream, each in records if isinstance(each, ValueSecond | ValueNotFinite)]
 
 
 def _number(text: str) -> float | None:
