@@ -17,14 +17,19 @@ from headrace.insight.advise.calibrate import measure
 from headrace.insight.charts import Grid, metrics
 from headrace.insight.figures import columns
 from headrace.insight.figures.columns import (
+    COMPUTE,
     DATA_WAIT,
+    H2D,
     QUEUE,
     SAMPLES_PER_SECOND,
+    STEP_TIME,
+    SUPPLY,
     Columns,
     Quantity,
     Table,
     read_columns,
 )
+from headrace.insight.figures.figure import FIGURES
 from headrace.insight.figures.run_files import planned_job
 from headrace.runs import LoaderSecond, Metric, Run, Stream, ValueSecond
 
@@ -52,6 +57,11 @@ def records() -> dict[Stream, list[Metric]]:
 @pytest.fixture
 def run(tmp_path: Path, records: dict[Stream, list[Metric]]) -> Run:
     return record(tmp_path, "job", dict(records), ended=50.0)
+
+
+@pytest.mark.parametrize("quantity", [STEP_TIME, SAMPLES_PER_SECOND, DATA_WAIT, H2D, COMPUTE, SUPPLY])
+def test_the_formula_that_people_read_is_that_of_the_sums(quantity: Quantity) -> None:
+    assert FIGURES[quantity.name].formula.startswith(quantity.ratio)
 
 
 def test_everybody_shows_the_same_data_wait(run: Run, records: dict[Stream, list[Metric]]) -> None:

@@ -55,9 +55,9 @@ FIGURES: dict[str, Declared] = {
     "steps": Declared("1", "steps", "steps counted by the loader, whole run, warm-up included; of all ranks: those of "
         "the rank that did most"),
     "samples": Declared("1", "samples", "samples in these steps, whole run, warm-up included"),
-    "step_time": Declared("ms", "step time", "sum(step) / sum(steps); a step lasts from one next() call to the "
-        "following one of the same epoch; of all ranks together: the greatest sum(step) of a rank / the greatest "
-        "sum(steps) of a rank: the slowest decides"),
+    "step_time": Declared("ms", "step time", "1000 * sum(step) / sum(steps); a step lasts from one next() call to "
+        "the following one of the same epoch; of all ranks together: 1000 * the greatest sum(step) of a rank / the "
+        "greatest sum(steps) of a rank: the slowest decides"),
     "samples_per_second": Declared("1/s", "samples/s", "sum(samples) / sum(step); of all ranks together: their samples "
         "/ the greatest sum(step) of a rank; time between epochs is not counted"),
     "data_wait": Declared("%", "data wait", "100 * sum(wait) / sum(step), where wait is the time blocked in next()"),
@@ -138,8 +138,8 @@ FIGURES: dict[str, Declared] = {
         "price of the named instance type"),
     "cost_per_hour": Declared("USD/hour", "price an hour", "sum over the hosts of price * seconds that the host ran "
         "within the training window / seconds of this window"),
-    "cost_per_step": Declared("USD", "cost of a step", "cost_per_hour * step_time / 3600; a step is one step of all "
-        "ranks together"),
+    "cost_per_step": Declared("USD", "cost of a step", "cost_per_hour * step_time / 1000 / 3600; a step is one step of "
+        "all ranks together"),
     "cost_per_1000_samples": Declared("USD", "cost of 1,000 samples", "cost_per_hour * (1000 / samples_per_second) / "
         "3600; time between epochs is not counted"),
     "cost_per_epoch": Declared("USD", "cost of an epoch", "mean over the epochs that have ended, the first one left "
