@@ -29,7 +29,7 @@ from headrace.feed.plan.orders.length_buckets import Bucketing
 from headrace.feed.plan.orders.mixed_order import MixedOrder
 from headrace.feed.plan.orders.order import Order, RowOrder, Window
 from headrace.feed.plan.shard_map import in_key_order
-from headrace.feed.plan.state_dict import LaneState, Position, SamplerState, pipeline_name
+from headrace.feed.plan.state_dict import LaneState, Position, pipeline_name
 from headrace.feed.plan.torch_samplers import LoaderSeeds, SampledPass, SamplerSource, order_seed, waiting_state
 from headrace.feed.wire.messages import Mixing
 
@@ -341,10 +341,9 @@ class CountedPlanner(Planner):
         if not self.bookmark.waits:
             return self.bookmark.position(self._beginning(self._seeds.given, own=False)).to_state()
         beginning = self._beginning(self._seeds.of_next_epoch(), own=False)
-        drawn = order_seed(source)
-        if drawn is not None and self._seeds.order_ahead is None:
-            self._seeds.order_ahead = drawn
-        sampler = waiting_state(source) if drawn is None else SamplerState(drawn=self._seeds.order_ahead)
+        if self._seeds.order_ahead is None:
+            self._seeds.order_ahead = order_seed(source)
+        sampler = waiting_state(source, self._seeds.order_ahead)
         return self.bookmark.position(msgspec.structs.replace(beginning, sampler=sampler)).to_state()
 
     def _beginning(self, seed: int | None, *, own: bool) -> Position:

@@ -80,8 +80,8 @@ class LoaderSeeds:
             return self.given
         if self.drawn is not None and self._once:
             return self.drawn
-        drawn = self._draw()
-        self.ahead = drawn if self.ahead is None else self.ahead
+        if self.ahead is None:
+            self.ahead = self._draw()
         return self.ahead
 
     @contextmanager
@@ -333,11 +333,9 @@ class SampledPass(PlannedPass):
             first = self._first
             if first is not None:
                 return first.samples, first.sampler
-            drawn = order_seed(self._source)
-            self._ahead = drawn if self._ahead is None else self._ahead
             if self._ahead is None:
-                return 0, waiting_state(self._source)
-            return 0, SamplerState(drawn=self._ahead)
+                self._ahead = order_seed(self._source)
+            return 0, waiting_state(self._source, self._ahead)
         samples = next(mark.samples for mark in self._marks if mark.step == step)
         if self._notes:
             note = [note for note in self._notes if note.place.step <= step][-1]
@@ -374,10 +372,12 @@ def order_seed(source: SamplerSource) -> int | None:
     return _draw() if type(sampler) is RandomSampler and sampler.generator is None else None
 
 
-def waiting_state(source: SamplerSource) -> SamplerState | None:
-    """Returns what a sampler that waits for its next pass needs: the state of a generator of its own."""
+def waiting_state(source: SamplerSource, drawn: int | None) -> SamplerState | None:
+    """Returns what a sampler that waits for its next pass needs: `order_seed`, or the state of its own generator."""
     import torch
 
+    if drawn is not None:
+        return SamplerState(drawn=drawn)
     generator = _generator(source.sampler)
     if generator is None or generator is torch.default_generator:
         return None
