@@ -401,7 +401,8 @@ def _plain(values: Floats) -> list[float | None]:
 MOST_POINTS = 2000
 """Buckets in one answer, at most."""
 
-_WIDTHS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
+WIDTHS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
+"""Round stretches of time, seconds."""
 
 
 def width_for(seconds: float, points: int) -> float:
@@ -411,7 +412,7 @@ def width_for(seconds: float, points: int) -> float:
     (1.0, 60.0)
     """
     wanted = seconds / max(1, points)
-    return float(next((width for width in _WIDTHS if width >= wanted), np.ceil(wanted / 86400) * 86400))
+    return float(next((width for width in WIDTHS if width >= wanted), np.ceil(wanted / 86400) * 86400))
 
 
 @dataclass(frozen=True)

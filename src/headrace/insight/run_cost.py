@@ -137,14 +137,13 @@ class CostReport(msgspec.Struct, frozen=True):
     billed: tuple[AttemptBilled, ...] = ()
 
 
-def cost_report(run: Run, *, region: str | None = None, now: float | None = None, by_work: bool = True) -> CostReport:
+def cost_report(run: Run, *, region: str | None = None, by_work: bool = True) -> CostReport:
     """Reads a run and returns what it costs.
 
     Args:
         run: the run; it may still be going on.
         region: whose prices are taken; None for where the run is, else that of the job's budget, else us-east-1, which
             a note says.
-        now: until when clocks count that still run, seconds since the epoch; None for the present.
         by_work: also by step, sample and epoch, for which all metrics of the loaders are read.
 
     Raises:
@@ -152,19 +151,18 @@ def cost_report(run: Run, *, region: str | None = None, now: float | None = None
     """
     header, state = run.header, run.state()
     clock = datetime.now(timezone.utc).timestamp()
-    moment = run.present(clock) if now is None else now
     on = datetime.fromtimestamp(header.created, timezone.utc).date()
     job, unread = planned_job(run)
     found = cost_of(
         state,
         PlannedJob() if unread else job,
         training_of(read_columns(run).loaders()) if by_work else None,
-        now=moment,
+        now=run.present(clock),
         region=region,
         on=on,
         engine="" if unread else header.engine,
     )
-    silent = None if state.finished or now is not None else run.silent_seconds(clock)
+    silent = None if state.finished else run.silent_seconds(clock)
     copy = [] if silent is None else [silence_text(silent)]
     first = (*copy, *([unread] if unread else []), *map(str, (*run.damage, *absent(run.paths, state))))
     return msgspec.structs.replace(found, notes=(*first, *found.notes))

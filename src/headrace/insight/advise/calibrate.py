@@ -24,7 +24,7 @@ import msgspec
 
 from headrace.catalog.instance_types import speed
 from headrace.errors import UsageError
-from headrace.insight.evidence import CROWDED, LEAST_RECORDS, LINK_BUSY, made_beside, short_of_cores
+from headrace.insight.evidence import CPU_BUSY, CROWDED, LEAST_RECORDS, LINK_BUSY, made_beside, short_of_cores
 from headrace.insight.figures.columns import (
     BANDWIDTH,
     BYTES_PER_SAMPLE,
@@ -215,9 +215,6 @@ def _known(group: GroupFacts, limits: Mapping[str, float]) -> float | None:
 def _words(bandwidth: float) -> str:
     return f"{bandwidth / MEGABIT:.0f} Mbit/s"
 
-
-SATURATED = 0.9
-"""From this share on all cores of a host count as busy: what waits there may be waiting for a core."""
 
 NICE_SHARE = 1024 / (1024 + 110)
 """What a rank keeps of a core on which a data worker of niceness 10 computes too: the kernel's weights of 0 and 10."""
@@ -470,7 +467,7 @@ class _Costs:
     def compute(self, measured: Range, assumptions: list[str]) -> Range:
         """Returns the compute time of a step without data workers on the same cores."""
         crowded = any(self._executors(name) + self._ranks > host.cores for name, host in self._trainers.items())
-        saturated = any(host.rate >= SATURATED * host.cores for host in self._trainers.values())
+        saturated = any(host.rate >= CPU_BUSY / 100 * host.cores for host in self._trainers.values())
         if not (saturated and crowded):
             return measured
         least = NICE_SHARE * measured.value

@@ -16,8 +16,8 @@ import msgspec
 
 from headrace.catalog.instance_types import shape, speed
 from headrace.catalog.prices import cost
-from headrace.insight.advise.calibrate import SATURATED, GroupFacts, Measured, published_bandwidth
-from headrace.insight.evidence import NEXT_APART, NOT_BOUND_SHARE, WORTH, VerdictName
+from headrace.insight.advise.calibrate import GroupFacts, Measured, published_bandwidth
+from headrace.insight.evidence import CPU_BUSY, NEXT_APART, NOT_BOUND_SHARE, WORTH, VerdictName
 from headrace.insight.performance_model import COMPUTE, NETWORK, Pool, Prediction, Range, predict
 from headrace.insight.render.plain_text import quantity
 from headrace.insight.verdict import Verdict
@@ -520,7 +520,7 @@ def notes_of(
             "bring more than is predicted"
         )
     busy = measured.trainer.busy
-    if not measured.workers_told and measured.wait >= NOT_BOUND_SHARE and busy is not None and busy < SATURATED:
+    if not measured.workers_told and measured.wait >= NOT_BOUND_SHARE and busy is not None and busy < CPU_BUSY / 100:
         notes.append(
             f"the trainer's cores were {100 * busy:.0f} % busy although ranks waited: its workers wait for something "
             "else (too few workers, a disk); `headrace doctor` tells, and more workers may be all it takes"

@@ -14,8 +14,8 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from markupsafe import Markup
 
+from headrace.insight.charts import WIDTHS, Line, Metrics
 from headrace.insight.charts import Chart as TimeChart
-from headrace.insight.charts import Line, Metrics
 from headrace.insight.comparison import Comparison
 from headrace.insight.render.document import Chart
 from headrace.insight.render.plain_text import MISSING, clock, duration, quantity, size_text
@@ -326,8 +326,7 @@ def _ticks(axes: Axes, unit: str) -> list[tuple[float, str]]:
 
 def _time_ticks(axes: Axes) -> list[tuple[float, str]]:
     span = axes.right - axes.left
-    sizes = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200)
-    size = next((size for size in sizes if size * 6 >= span), 86400 * max(1, round(span / 6 / 86400)))
+    size = next((size for size in WIDTHS if size * 6 >= span), 86400 * max(1, round(span / 6 / 86400)))
     first = math.ceil(axes.left / size) * size
     return [(at, clock(at)[: 8 if size < 60 else 5]) for at in range(first, math.floor(axes.right) + 1, size)]
 
