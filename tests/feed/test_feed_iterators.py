@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -276,3 +277,14 @@ def test_threads_that_share_an_iterator_get_each_batch_once(workers: int) -> Non
         sys.setswitchinterval(between)
     assert sorted(itertools.chain(*parts)) == [(row, row + 1) for row in range(0, 400, 2)]
     assert all(part == sorted(part) for part in parts)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_program_that_ends_within_a_pass_ends_without_a_word(workers: int) -> None:
+    program = f"""
+from headrace import feed
+batches = iter(feed.DataLoader(list(range(10)), 2, num_workers={workers}))
+print(next(batches).tolist())
+"""
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=180)
+    assert (told.returncode, told.stdout, told.stderr) == (0, "[0, 1]\n", "")

@@ -11,6 +11,7 @@ import contextlib
 import os
 import secrets
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
@@ -649,6 +650,6 @@ class Iteration(Iterator[Any]):
             self._bookmark.broken_off(self._progress)
         self._batches.end(complete=complete)
 
-    def __del__(self) -> None:
-        if not getattr(self, "_ended", True):
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not getattr(self, "_ended", True) and not is_finalizing():  # then the sessions were closed at exit
             self._end(complete=False)
