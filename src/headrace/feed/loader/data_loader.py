@@ -119,7 +119,8 @@ class DataLoader:
         on_error: ``"skip"`` leaves a sample that raises, or over which two workers ended, out of its batch, and lists
             it in `skipped`; ``"raise"`` raises.
         verify: share of the slices after the first 8 that are made twice, on different workers, and compared; 0 for
-            none, 1 for all. A difference gives a `PurityWarning`. Nothing is compared when there is but one worker.
+            none, 1 for all that there is a worker for before the pass ends; of lanes, those that are made again without
+            a long replay. A difference gives a `PurityWarning`. Nothing is compared when there is but one worker.
         numerics: what to do about workers with other libraries or instruction sets: ``"warn"``, or ``"refuse"`` them.
         hedge: whether a batch that is late is asked for a second time, of an idle worker.
         device: where batches arrive: their tensors are copied there on a side stream, one batch ahead; None for the

@@ -66,7 +66,7 @@ class LoaderStats(TypedDict):
     stall_fraction: Annotated[float, "stall_ratio", "wait_seconds / step_seconds since the start."]
     bytes_per_second: Annotated[float, "bytes_per_second", "Bytes a second, as stats() has it."]
     queue_depth: Annotated[int, "queue_depth", "Batches that are ready and wait for next()."]
-    bytes_copied: Annotated[int, "copied_bytes_total", "Bytes copied to ordinary memory because every slab was in use."]
+    bytes_copied: Annotated[int, "copied_bytes_total", "Bytes copied to ordinary memory because too much was held."]
     retries: Annotated[int, "retries_total", "Slices that were asked for again."]
     workers_lost: Annotated[int, "workers_lost_total", "Workers that were lost."]
     duplicates_dropped: Annotated[int, "duplicates_dropped_total", "Answers that came a second time and were dropped."]
