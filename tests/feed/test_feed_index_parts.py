@@ -16,7 +16,7 @@ from source_data import fill_tars
 
 from headrace import feed
 from headrace.errors import ShardError
-from headrace.feed.sources import index_shards, shard_index
+from headrace.feed.sources import KINDS, index_shards, shard_index
 from headrace.feed.sources.byte_ranges import stamp_of
 from headrace.feed.sources.index_shards import IndexParts, index_one
 from headrace.feed.sources.shard_index import IndexedShard, ShardIndex
@@ -105,7 +105,7 @@ def test_parts_are_taken_if_the_shard_is_the_same_and_whole(folder: Path, monkey
     stamps = {name: stamp_of(folder / name) for name in names}
     lock = index.with_name("lock")
     one, two = IndexParts(index, folder, stamps, {}), IndexParts(index, folder, stamps, {})
-    one.put({name: index_one("tar", folder, name, lock) for name in names[:3]} | {"05.tar": "broken"})
+    one.put({name: index_one(KINDS["tar"], folder, name, lock) for name in names[:3]} | {"05.tar": "broken"})
     other = stamps | {"00.tar": stamps["00.tar"]._replace(modified=1)}
     three = IndexParts(index, folder, other, {})
     assert sorted(two.take(6)) == names[3:], "a broken one is for everybody to find"

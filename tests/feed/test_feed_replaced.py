@@ -24,6 +24,7 @@ from source_data import fill_tars, tar_rows, tars, write_shard, write_tar
 
 from headrace import feed
 from headrace.errors import PipelineError, PositionError, ShardError
+from headrace.feed import sources
 from headrace.feed.sources import index_shards
 from headrace.feed.sources.byte_ranges import stamp_of
 from headrace.feed.sources.shard_index import IndexedShard
@@ -350,7 +351,7 @@ def test_a_shard_that_was_just_written_is_counted_once_the_clock_has_gone_on(tmp
     """So that whatever changes it then has another time of change of status, however coarse the clock is."""
     for number in range(5):
         path = write_tar(tmp_path / "a.tar", tar_rows(str(number), 3))
-        outcome = index_shards.index_one("tar", tmp_path, "a.tar", tmp_path / "lock")
+        outcome = index_shards.index_one(sources.KINDS["tar"], tmp_path, "a.tar", tmp_path / "lock")
         assert isinstance(outcome, IndexedShard)
         assert time.time_ns() - path.stat().st_ctime_ns >= index_shards._TICK
         assert outcome.counted.stamp == stamp_of(path)
@@ -371,7 +372,7 @@ def test_who_waits_for_an_index_waits_while_shards_are_counted_and_no_longer(
         def count() -> None:  # four signs of life, each within the limit, all of them beyond it
             for _ in range(4):
                 ended.wait(0.15)
-                index_shards.index_one("tar", folder, "a.tar", lock)
+                index_shards.index_one(sources.KINDS["tar"], folder, "a.tar", lock)
             fcntl.flock(held, fcntl.LOCK_UN)
 
         counting = threading.Thread(target=count)
@@ -386,7 +387,7 @@ def test_helpers_touch_the_lock_too(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     lock.touch()
     os.utime(lock, (0, 0))
-    outcomes = index_shards._helped("tar", folder, ["a.tar"], lock)
+    outcomes = index_shards._helped(sources.KINDS["tar"], folder, ["a.tar"], lock)
     assert isinstance(outcomes["a.tar"], IndexedShard)
     assert lock.stat().st_mtime > 0
 

@@ -639,3 +639,30 @@ def test_a_flat_map_without_a_return_is_told_with_its_function(tmp_path: Path, w
 def test_errors_of_the_feed_are_found_there() -> None:
     for name in ("PipelineError", "PositionError", "ShardError", "WorkerError", "WorkersLost"):
         assert getattr(feed, name) is getattr(errors, name)
+
+
+def test_a_kind_of_shards_is_one_file_and_one_row(tmp_path: Path) -> None:
+    """With the row, `feed.toy` is there, a loader reads it with workers, and `headrace feed index` knows it."""
+    (tmp_path / "a.toy").write_bytes(bytes(range(5)))
+    (tmp_path / "b.toy").write_bytes(b"xyz")
+    program = """
+import sys
+from headrace.feed import sources
+sources.KINDS["toy"] = "toy_shards"
+from headrace import feed
+from headrace.cli.main import main
+with feed.DataLoader(feed.toy(sys.argv[1]), 3, num_workers=1) as loader:
+    print([batch.tolist() for batch in loader])
+print(feed.toy.__module__)
+sys.argv[1:] = ["feed", "index", sys.argv[1], "--pattern", "*.toy"]
+main()
+"""
+    told = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=120,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parent)},
+    )  # fmt: skip
+    assert told.stdout.splitlines() == [
+        "[[0, 1, 2], [3, 4, 120], [121, 122]]",
+        "toy_shards",
+        f"8 rows in {tmp_path}",
+    ], told.stderr

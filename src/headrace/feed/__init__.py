@@ -41,6 +41,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from headrace.feed.sources import KINDS
+
 if TYPE_CHECKING:
     from headrace.errors import PipelineError as PipelineError
     from headrace.errors import PositionError as PositionError
@@ -62,12 +64,12 @@ if TYPE_CHECKING:
     from headrace.feed.plan.orders.length_buckets import Buckets as Buckets
     from headrace.feed.plan.orders.order import Window as Window
     from headrace.feed.plan.state_dict import merge_states as merge_states
-    from headrace.feed.sources.open_source import arrow as arrow
+    from headrace.feed.sources.arrow_shards import arrow as arrow
+    from headrace.feed.sources.json_lines import jsonl as jsonl
     from headrace.feed.sources.open_source import hf as hf
-    from headrace.feed.sources.open_source import jsonl as jsonl
-    from headrace.feed.sources.open_source import parquet as parquet
-    from headrace.feed.sources.open_source import tar as tar
+    from headrace.feed.sources.parquet_shards import parquet as parquet
     from headrace.feed.sources.source import Source as Source
+    from headrace.feed.sources.tar_shards import tar as tar
     from headrace.feed.streams.packing import Packed as Packed
     from headrace.feed.streams.packing import pack as pack
     from headrace.feed.tuning.executor_rule import Auto as Auto
@@ -86,18 +88,19 @@ _NAMES = {
     "headrace.feed.plan.orders.length_buckets": "Buckets",
     "headrace.feed.plan.orders.order": "Window",
     "headrace.feed.plan.state_dict": "merge_states",
-    "headrace.feed.sources.open_source": "arrow hf jsonl parquet tar",
+    "headrace.feed.sources.open_source": "hf",
     "headrace.feed.sources.source": "Source",
     "headrace.feed.streams.packing": "Packed pack",
     "headrace.feed.tuning.executor_rule": "Auto",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
-__all__ = list(_MODULES)
+__all__ = list(_MODULES) + list(KINDS)
 
 
 def __getattr__(name: str) -> object:
-    if name in _MODULES:
-        return getattr(importlib.import_module(_MODULES[name]), name)
+    module = _MODULES.get(name) or KINDS.get(name)
+    if module is not None:
+        return getattr(importlib.import_module(module), name)
     raise AttributeError(f"module 'headrace.feed' has no attribute {name!r}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import importlib
 import importlib.util
 import json
 import os
@@ -18,6 +19,7 @@ import click
 from headrace.cli.options import output_option
 from headrace.errors import FeedError, UsageError
 from headrace.feed.identifiers import CA_VARIABLE, FEED_VARIABLE, SECRET_VARIABLE
+from headrace.feed.sources import KINDS
 
 if TYPE_CHECKING:
     from headrace.feed.wire.endpoints import Endpoints
@@ -92,9 +94,7 @@ def secret(file: Path | None) -> None:
 @feed.command("index", short_help="Make the index of shards before a job needs it.")
 @click.argument("source")
 @click.option("--pattern", help="Pattern of the shards' names, as the code gives it. Default: *.KIND.")
-@click.option(
-    "--kind", type=click.Choice(["tar", "jsonl", "parquet", "arrow"]), help="Default: the ending of --pattern, or tar."
-)
+@click.option("--kind", type=click.Choice(list(KINDS)), help="Default: the ending of --pattern, or tar.")
 def index(source: str, pattern: str | None, kind: str | None) -> None:
     """Count the rows of the shards in SOURCE, a folder or a prefix of an object store (s3://bucket/prefix/).
 
@@ -106,13 +106,11 @@ def index(source: str, pattern: str | None, kind: str | None) -> None:
       headrace feed index /data/train
       headrace feed index s3://bucket/train/ --pattern '**/*.parquet'
     """
-    from headrace import feed
-
-    openers = {"tar": feed.tar, "jsonl": feed.jsonl, "parquet": feed.parquet, "arrow": feed.arrow}
     ending = pattern.rpartition(".")[2] if pattern is not None else "tar"
-    if kind is None and ending not in openers:
-        raise UsageError(f"of what kind are shards {pattern!r}?", hint=f"--kind {', '.join(openers)}")
-    rows = openers[kind or ending](source, f"*.{kind or ending}" if pattern is None else pattern)
+    if kind is None and ending not in KINDS:
+        raise UsageError(f"of what kind are shards {pattern!r}?", hint=f"--kind {', '.join(KINDS)}")
+    kind = kind or ending
+    rows = getattr(importlib.import_module(KINDS[kind]), kind)(source, f"*.{kind}" if pattern is None else pattern)
     click.echo(f"{len(rows)} rows in {source}")
 
 

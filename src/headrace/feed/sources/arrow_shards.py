@@ -26,6 +26,8 @@ import numpy as np
 
 from headrace.errors import PipelineError, ShardError
 from headrace.feed.sources.byte_ranges import Columns, Counted, CountedFile, Format, Reader, ShardPath
+from headrace.feed.sources.open_source import Folder, ShardFiles, refuse_objects
+from headrace.feed.sources.source import Source
 from headrace.install_hint import install_hint
 
 _MS_OF_A_DAY = 86_400_000
@@ -218,7 +220,7 @@ def index(path: ShardPath) -> tuple[int, Columns]:
 class ArrowFormat(Format):
     """Rows of Arrow files: dicts of column to value."""
 
-    kind, index = "arrow", staticmethod(index)
+    kind = "arrow"
 
     def open(self, path: ShardPath, counted: Counted, columns: Columns) -> Reader:
         """See `Format`."""
@@ -261,3 +263,19 @@ def _mapped(path: ShardPath) -> list[Any]:
         return [reader.get_batch(number) for number in range(reader.num_record_batches)]
     except (pyarrow.ArrowException, OSError) as error:
         raise ShardError(f"{path} is no Arrow file, or is broken: {error}") from error
+
+
+def arrow(folder: Folder, pattern: str = "*.arrow") -> Source:
+    """Opens Arrow files, of the file or the stream form. A row is a dict of column to value, as with `parquet`.
+
+    Args:
+        folder: of the shards, on a disk: they are mapped into memory.
+        pattern: that their names match, as in a shell: hidden files only by a dot.
+
+    Raises:
+        ShardError: no shard matches, or one is broken, or they are objects.
+        PipelineError: pyarrow is not installed.
+    """
+    require_pyarrow()
+    refuse_objects("feed.arrow", folder)
+    return ShardFiles(folder, pattern, ArrowFormat())

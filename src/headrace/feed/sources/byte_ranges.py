@@ -137,16 +137,14 @@ class Reader(Protocol):
 class Format(ABC):
     """One kind of shard.
 
+    Its module has the function `index(path)`, which counts the rows of a shard: it returns their number, and the
+    columns, and raises ShardError.
+
     Attributes:
-        kind: its name: that of the index, and a row of `index_shards.KINDS`.
+        kind: its name: that of the index, and a row of `sources.KINDS`.
     """
 
     kind: ClassVar[str]
-
-    @staticmethod
-    @abstractmethod
-    def index(path: ShardPath) -> tuple[int, Columns]:
-        """Counts the rows of a shard. Returns their number, and the columns. Raises ShardError."""
 
     @abstractmethod
     def open(self, path: ShardPath, counted: Counted, columns: Columns) -> Reader:

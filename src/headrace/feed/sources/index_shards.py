@@ -14,6 +14,7 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import importlib
 import os
 import random
 import secrets
@@ -31,9 +32,9 @@ import msgspec
 from headrace.child_python import module_command
 from headrace.errors import ShardError
 from headrace.feed.sources import shard_index
-from headrace.feed.sources.arrow_shards import ArrowFormat
 from headrace.feed.sources.byte_ranges import (
     Counted,
+    Format,
     ShardPath,
     Stamp,
     attributes_of,
@@ -41,11 +42,8 @@ from headrace.feed.sources.byte_ranges import (
     sample_of,
     stamp_of,
 )
-from headrace.feed.sources.json_lines import JsonLinesFormat
-from headrace.feed.sources.parquet_shards import ParquetFormat
 from headrace.feed.sources.shard_index import IndexedShard, ShardIndex
 from headrace.feed.sources.shard_objects import ObjectFolder
-from headrace.feed.sources.tar_shards import TarFormat
 from headrace.instance.files import INDEX_FOLDER
 from headrace.private_folders import check_way, make_folders, only_ours
 
@@ -59,21 +57,17 @@ _TICK = 20_000_000  # ns: file systems take the time from a clock that goes in s
 _SECONDS = 0.5  # between two looks at what others wrote, and between two parts
 _END = ".part"
 
-KINDS = {form.kind: form.index for form in (TarFormat, JsonLinesFormat, ParquetFormat, ArrowFormat)}
-"""How the rows of each kind of shard are counted."""
-
-
 Job = tuple[str, str, list[str], str]
 Outcome = IndexedShard | str  # what was found of a shard, or what is wrong with it
 _OUTCOMES = msgspec.msgpack.Decoder(dict[str, Outcome])
 _JOB = msgspec.msgpack.Decoder(Job)
 
 
-def index_one(kind: str, folder: Path | ObjectFolder, name: str, lock: Path) -> Outcome:
+def index_one(module: str, folder: Path | ObjectFolder, name: str, lock: Path) -> Outcome:
     """Indexes a shard.
 
     Args:
-        kind: of the shard.
+        module: of the shard's `Format`.
         folder, name: where it lies.
         lock: file whose time of change is set, so that those who wait for the index see that it goes on.
 
@@ -86,7 +80,7 @@ def index_one(kind: str, folder: Path | ObjectFolder, name: str, lock: Path) -> 
     try:
         for _ in range(_ATTEMPTS):
             before = _settled(path)
-            rows, columns = KINDS[kind](path)
+            rows, columns = importlib.import_module(module).index(path)
             sample, attributes = sample_of(path), attributes_of(path.stat()) if isinstance(path, Path) else 0
             after = stamp_of(path)
             if after == before:  # not so where to read it brings it back from a tape: its status changes
@@ -215,11 +209,11 @@ def _inode(path: Path) -> int:
         return 0
 
 
-def find_index(kind: str, folder: Path | ObjectFolder, pattern: str, names: Sequence[str]) -> ShardIndex:
+def find_index(form: Format, folder: Path | ObjectFolder, pattern: str, names: Sequence[str]) -> ShardIndex:
     """Returns an index that holds all shards as they are now.
 
     Args:
-        kind: of the shards, one of `KINDS`.
+        form: of the shards.
         folder: where they lie.
         pattern: that their names match.
         names: below the folder.
@@ -228,7 +222,8 @@ def find_index(kind: str, folder: Path | ObjectFolder, pattern: str, names: Sequ
         ShardError: a shard is broken (names file and offset), or the index can be kept nowhere.
     """
     stamps = {name: stamp_of(folder / name) for name in names}
-    file = f"{kind}-{hashlib.blake2b(pattern.encode(), digest_size=6).hexdigest()}.index"
+    module = type(form).__module__
+    file = f"{form.kind}-{hashlib.blake2b(pattern.encode(), digest_size=6).hexdigest()}.index"
     homes = [] if isinstance(folder, ObjectFolder) else [folder / INDEX_FOLDER]
     homes += _cache(folder)
     if (index := _fresh(homes, file, stamps)) is not None:
@@ -245,7 +240,7 @@ def find_index(kind: str, folder: Path | ObjectFolder, pattern: str, names: Sequ
                 raise PermissionError("other users can write to it, or have made it")
             lock = home / f"{file}.{host}.lock"
             with _locked(lock):
-                return _fresh([home], file, stamps) or _make(kind, folder, homes, home / file, stamps, lock)
+                return _fresh([home], file, stamps) or _make(module, folder, homes, home / file, stamps, lock)
         except OSError as error:
             refused.append(f"{home}: {error.strerror or error}")
     raise ShardError(
@@ -271,13 +266,13 @@ def _fresh(homes: Sequence[Path], file: str, stamps: dict[str, Stamp]) -> ShardI
 
 
 def _make(
-    kind: str, folder: Path | ObjectFolder, homes: Sequence[Path], path: Path, stamps: dict[str, Stamp], lock: Path
+    module: str, folder: Path | ObjectFolder, homes: Sequence[Path], path: Path, stamps: dict[str, Stamp], lock: Path
 ) -> ShardIndex:
     indexed: dict[str, IndexedShard] = {}
     for home in homes:
         indexed |= _same_shards(home / path.name, folder, stamps, indexed)
     parts = IndexParts(path, folder, stamps, indexed)
-    _index_all(kind, folder, parts, lock)
+    _index_all(module, folder, parts, lock)
     shard_index.write(path, parts.indexed)  # also when some are broken: the others need not be read again
     parts.clear()
     problems = sorted(parts.problems)
@@ -294,7 +289,7 @@ def _make(
     return index
 
 
-def _index_all(kind: str, folder: Path | ObjectFolder, parts: IndexParts, lock: Path) -> None:
+def _index_all(module: str, folder: Path | ObjectFolder, parts: IndexParts, lock: Path) -> None:
     """Indexes shards, alone at first, and with helpers if there is more to do than starting them costs.
 
     Objects are indexed by threads, because that is waiting for the network.
@@ -303,9 +298,9 @@ def _index_all(kind: str, folder: Path | ObjectFolder, parts: IndexParts, lock: 
     def count(most: int) -> None:
         while names := parts.take(most):
             if isinstance(folder, ObjectFolder):
-                parts.put({name: index_one(kind, folder, name, lock) for name in names})
+                parts.put({name: index_one(module, folder, name, lock) for name in names})
             else:
-                parts.put(_helped(kind, folder, names, lock))
+                parts.put(_helped(module, folder, names, lock))
 
     helpers, share = _THREADS, 1
     if not isinstance(folder, ObjectFolder):
@@ -315,7 +310,7 @@ def _index_all(kind: str, folder: Path | ObjectFolder, parts: IndexParts, lock: 
             names = parts.take()
             if not names:
                 return
-            parts.put({names[0]: index_one(kind, folder, names[0], lock)})
+            parts.put({names[0]: index_one(module, folder, names[0], lock)})
             done += 1
         helpers = min(cores, len(parts))
         if not helpers:
@@ -327,10 +322,10 @@ def _index_all(kind: str, folder: Path | ObjectFolder, parts: IndexParts, lock: 
         list(pool.map(count, [share] * helpers))
 
 
-def _helped(kind: str, folder: Path, names: list[str], lock: Path) -> dict[str, Outcome]:
+def _helped(module: str, folder: Path, names: list[str], lock: Path) -> dict[str, Outcome]:
     source = str(Path(__file__).parents[3])
     paths = os.pathsep.join([source, *filter(None, [os.environ.get("PYTHONPATH")])])
-    job: Job = (kind, str(folder), names, str(lock))
+    job: Job = (module, str(folder), names, str(lock))
     done = subprocess.run(
         module_command("headrace.feed.sources.index_shards"),
         input=msgspec.msgpack.encode(job), capture_output=True, check=False, env=os.environ | {"PYTHONPATH": paths},
@@ -380,9 +375,9 @@ def _is(path: Path, descriptor: int) -> bool:
 
 
 def main() -> None:
-    """The helper: reads a job from its input, [kind, folder, [names], lock], writes the outcomes to its output."""
-    kind, folder, names, lock = _JOB.decode(sys.stdin.buffer.read())
-    outcomes = {name: index_one(kind, Path(folder), name, Path(lock)) for name in names}
+    """The helper: reads a job from its input, [module, folder, [names], lock], writes the outcomes to its output."""
+    module, folder, names, lock = _JOB.decode(sys.stdin.buffer.read())
+    outcomes = {name: index_one(module, Path(folder), name, Path(lock)) for name in names}
     sys.stdout.buffer.write(msgspec.msgpack.encode(outcomes))
 
 

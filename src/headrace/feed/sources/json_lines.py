@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 
 from headrace.errors import ShardError
 from headrace.feed.sources.byte_ranges import ByteRanges, Columns, Counted, Format, ShardPath, open_bytes, open_ranges
+from headrace.feed.sources.open_source import Folder, ShardFiles
 from headrace.feed.sources.shard_objects import ObjectRanges
+from headrace.feed.sources.source import Source
 
 _CHUNK = 4 << 20
 _SPACE = b" \t\r\n"
@@ -57,7 +59,7 @@ def index(path: ShardPath) -> tuple[int, Columns]:
 class JsonLinesFormat(Format):
     """Rows of JSON lines: the decoded values."""
 
-    kind, index = "jsonl", staticmethod(index)
+    kind = "jsonl"
 
     def open(self, path: ShardPath, counted: Counted, columns: Columns) -> _LinesReader:
         """See `Format`."""
@@ -101,3 +103,16 @@ class _LinesReader:
 
     def close(self) -> None:
         self._file.close()
+
+
+def jsonl(folder: Folder, pattern: str = "*.jsonl") -> Source:
+    """Opens files of JSON lines. A row is the value of a line; empty lines are none.
+
+    Args:
+        folder: of the shards, or ``s3://bucket/prefix/``; likewise ``gs``, ``az``, ``https``.
+        pattern: that their names match, as in a shell: hidden files only by a dot.
+
+    Raises:
+        ShardError: no shard matches, or one is compressed. A line that is no JSON is an error when it is read.
+    """
+    return ShardFiles(folder, pattern, JsonLinesFormat())

@@ -1,4 +1,4 @@
-"""`feed.tar`, `feed.jsonl`, `feed.parquet`, `feed.arrow` and `feed.hf`: shards as map-style datasets.
+"""Folders of shards, and Hugging Face's datasets (`feed.hf`), as map-style datasets.
 
 @feed.pipeline
 def train(channel: str = "training") -> feed.Source:
@@ -12,7 +12,7 @@ import hashlib
 import itertools
 import os
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -20,18 +20,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import PipelineError, ShardError
-from headrace.feed.sources.arrow_shards import ArrowFormat, require_pyarrow
 from headrace.feed.sources.byte_ranges import Format, Reader
 from headrace.feed.sources.index_shards import find_index
-from headrace.feed.sources.json_lines import JsonLinesFormat
-from headrace.feed.sources.parquet_shards import ParquetFormat
 from headrace.feed.sources.shard_objects import SCHEMES, ObjectFolder, is_hidden
 from headrace.feed.sources.source import Source
-from headrace.feed.sources.tar_shards import TarFormat
 from headrace.install_hint import install_hint
 from headrace.instance.files import INDEX_FOLDER
 
 OPEN_SHARDS = 128
+
+
+Folder = str | os.PathLike[str]
 
 
 class ShardFiles(Source):
@@ -40,7 +39,7 @@ class ShardFiles(Source):
     Args:
         folder: of the shards, or ``s3://bucket/prefix/``; likewise ``gs``, ``az``, ``https``.
         pattern: that their names match, as in a shell.
-        form: counts and reads them; a row of `index_shards.KINDS`.
+        form: counts and reads them; that of a row of `sources.KINDS`.
 
     Raises:
         ShardError: no shard is there, or one is broken.
@@ -55,7 +54,7 @@ class ShardFiles(Source):
         self._folder = _opened(folder)
         place = self._folder
         names = place.names(pattern) if isinstance(place, ObjectFolder) else _names(place, pattern)
-        self._index = find_index(form.kind, self._folder, pattern, names)
+        self._index = find_index(form, self._folder, pattern, names)
         self._form = form
         self._names = names
         self._readers: OrderedDict[int, Reader] = OrderedDict()
@@ -229,73 +228,6 @@ def _digest_of(dataset: Any) -> str:
     return digest.hexdigest()
 
 
-Folder = str | os.PathLike[str]
-_MEMORY = 256 << 20
-
-
-def tar(folder: Folder, pattern: str = "*.tar") -> Source:
-    """Opens tar files in WebDataset's naming. A row is a dict of field (``"jpg"``) to bytes, and `__key__`.
-
-    Args:
-        folder: of the shards, or ``s3://bucket/prefix/``; likewise ``gs``, ``az``, ``https``.
-        pattern: that their names match, as in a shell: hidden files only by a dot.
-
-    Raises:
-        ShardError: no shard matches, or one is broken or compressed.
-    """
-    return ShardFiles(folder, pattern, TarFormat())
-
-
-def jsonl(folder: Folder, pattern: str = "*.jsonl") -> Source:
-    """Opens files of JSON lines. A row is the value of a line; empty lines are none.
-
-    Args:
-        folder: of the shards, or ``s3://bucket/prefix/``; likewise ``gs``, ``az``, ``https``.
-        pattern: that their names match, as in a shell: hidden files only by a dot.
-
-    Raises:
-        ShardError: no shard matches, or one is compressed. A line that is no JSON is an error when it is read.
-    """
-    return ShardFiles(folder, pattern, JsonLinesFormat())
-
-
-def parquet(
-    folder: Folder, pattern: str = "*.parquet", *, columns: Sequence[str] | None = None, memory: int = _MEMORY
-) -> Source:
-    """Opens Parquet files. A row is a dict of column to value; lists of numbers are NumPy arrays, times NumPy's too.
-
-    The columns are those in the files: folders `year=2024/` of a partitioned dataset give none.
-
-    Args:
-        folder: of the shards, or ``s3://bucket/prefix/``; likewise ``gs``, ``az``, ``https``.
-        pattern: that their names match, as in a shell: hidden files only by a dot.
-        columns: those that are read; None for all.
-        memory: limit of the row groups that a process keeps decoded, bytes.
-
-    Raises:
-        ShardError: no shard matches, or one is broken.
-        PipelineError: pyarrow is not installed.
-    """
-    require_pyarrow()
-    return ShardFiles(folder, pattern, ParquetFormat(columns, memory))
-
-
-def arrow(folder: Folder, pattern: str = "*.arrow") -> Source:
-    """Opens Arrow files, of the file or the stream form. A row is a dict of column to value, as with `parquet`.
-
-    Args:
-        folder: of the shards, on a disk: they are mapped into memory.
-        pattern: that their names match, as in a shell: hidden files only by a dot.
-
-    Raises:
-        ShardError: no shard matches, or one is broken, or they are objects.
-        PipelineError: pyarrow is not installed.
-    """
-    require_pyarrow()
-    _refuse_objects("feed.arrow", folder)
-    return ShardFiles(folder, pattern, ArrowFormat())
-
-
 def hf(dataset: Any) -> Source:
     """Opens a dataset of Hugging Face's library. A row is what the dataset's features and format make of it.
 
@@ -306,11 +238,12 @@ def hf(dataset: Any) -> Source:
         PipelineError: it has no count (`streaming=True`), or the library is not installed.
         ShardError: the folder holds no dataset, or is none of a disk.
     """
-    _refuse_objects("feed.hf", dataset)
+    refuse_objects("feed.hf", dataset)
     return HuggingFaceRows(dataset)
 
 
-def _refuse_objects(what: str, folder: Any) -> None:
+def refuse_objects(what: str, folder: Any) -> None:
+    """Raises ShardError if the folder of what can be read on a disk only is a prefix of objects."""
     if isinstance(folder, str) and folder.startswith(SCHEMES):
         raise ShardError(
             f"{what} maps Arrow files of a disk, and {folder} is an object",

@@ -13,7 +13,9 @@ from typing import Any
 from headrace.errors import ShardError
 from headrace.feed.sources.arrow_shards import RowsOfBatch, begins_of, require_pyarrow
 from headrace.feed.sources.byte_ranges import Columns, Counted, CountedFile, Format, ShardPath
+from headrace.feed.sources.open_source import Folder, ShardFiles
 from headrace.feed.sources.shard_objects import LastUsed, ObjectFile, ObjectPath
+from headrace.feed.sources.source import Source
 
 
 def _opened(path: ShardPath) -> Any:
@@ -42,7 +44,7 @@ class ParquetFormat(Format):
         memory: limit of the decoded row groups of a process, bytes.
     """
 
-    kind, index = "parquet", staticmethod(index)
+    kind = "parquet"
 
     def __init__(self, columns: Sequence[str] | None, memory: int) -> None:
         if isinstance(columns, str):
@@ -116,3 +118,27 @@ class _ParquetReader:
         self._file.close()
         if self._watched is not None:
             self._watched.close()
+
+
+_MEMORY = 256 << 20
+
+
+def parquet(
+    folder: Folder, pattern: str = "*.parquet", *, columns: Sequence[str] | None = None, memory: int = _MEMORY
+) -> Source:
+    """Opens Parquet files. A row is a dict of column to value; lists of numbers are NumPy arrays, times NumPy's too.
+
+    The columns are those in the files: folders `year=2024/` of a partitioned dataset give none.
+
+    Args:
+        folder: of the shards, or ``s3://bucket/prefix/``; likewise ``gs``, ``az``, ``https``.
+        pattern: that their names match, as in a shell: hidden files only by a dot.
+        columns: those that are read; None for all.
+        memory: limit of the row groups that a process keeps decoded, bytes.
+
+    Raises:
+        ShardError: no shard matches, or one is broken.
+        PipelineError: pyarrow is not installed.
+    """
+    require_pyarrow()
+    return ShardFiles(folder, pattern, ParquetFormat(columns, memory))

@@ -32,7 +32,9 @@ from headrace.feed.sources.byte_ranges import (
     open_bytes,
     open_ranges,
 )
+from headrace.feed.sources.open_source import Folder, ShardFiles
 from headrace.feed.sources.shard_objects import ObjectRanges
+from headrace.feed.sources.source import Source
 
 BLOCK = 512
 _ZEROS = bytes(BLOCK)
@@ -421,7 +423,7 @@ def _find(path: ShardPath, places: Collection[str]) -> tuple[dict[str, Member], 
 class TarFormat(Format):
     """Rows of tar files: dicts of field to bytes, with the row's key as `__key__`."""
 
-    kind, index = "tar", staticmethod(index)
+    kind = "tar"
 
     def open(self, path: ShardPath, counted: Counted, columns: Columns) -> _TarReader:
         """See `Format`."""
@@ -461,3 +463,16 @@ class _TarReader:
 
     def close(self) -> None:
         self._file.close()
+
+
+def tar(folder: Folder, pattern: str = "*.tar") -> Source:
+    """Opens tar files in WebDataset's naming. A row is a dict of field (``"jpg"``) to bytes, and `__key__`.
+
+    Args:
+        folder: of the shards, or ``s3://bucket/prefix/``; likewise ``gs``, ``az``, ``https``.
+        pattern: that their names match, as in a shell: hidden files only by a dot.
+
+    Raises:
+        ShardError: no shard matches, or one is broken or compressed.
+    """
+    return ShardFiles(folder, pattern, TarFormat())
