@@ -168,10 +168,13 @@ def test_mixtures_packing_windows_buckets_and_limits_take_what_each_option_may_b
     check(feed.Buckets, {"lengths": or_none(lambda value: isinstance(value, np.ndarray))}, {"lengths": [1]})
 
 
+@pytest.mark.needs("pyarrow")
 def test_shards_are_opened_by_what_each_option_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No value is the folder, or a pattern of a name that is there."""
-    table = pytest.importorskip("pyarrow.parquet")
-    table.write_table(sys.modules["pyarrow"].table({"x": [1]}), tmp_path / "a.parquet")
+    import pyarrow
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table({"x": [1]}), tmp_path / "a.parquet")
     (tmp_path / "a.jsonl").write_text("[1]\n")
     neither: Accepts = lambda value: False  # noqa: E731
     rules: dict[str, Accepts] = {"folder": neither, "pattern": neither}

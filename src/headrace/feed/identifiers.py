@@ -83,10 +83,10 @@ def real(name: str, value: Any, least: float = 0.0, most: float = math.inf) -> f
     return int(value) if isinstance(value, numbers.Integral) else float(value)
 
 
-def one_of(name: str, value: T, words: Sequence[str | None]) -> T:
+def one_of(name: str, value: T, choices: Sequence[str | None]) -> T:
     """Returns a value as it is. Raises ValueError, which names it and what is allowed, if it is none of some words."""
-    if not isinstance(value, (str, type(None))) or value not in words:
-        allowed = " or ".join(f'"{word}"' for word in words if word is not None)
+    if not isinstance(value, (str, type(None))) or value not in choices:
+        allowed = " or ".join(f'"{word}"' for word in choices if word is not None)
         raise ValueError(f"{name} must be {allowed}, got {value!r}")
     return value
 

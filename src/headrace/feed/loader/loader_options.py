@@ -89,9 +89,9 @@ _CHECKS: dict[str, Check] = {
     "memory": positive,
     "stall_timeout": _seconds,
     "slice_timeout": _seconds,
-    "on_error": partial(one_of, words=("raise", "skip")),
+    "on_error": partial(one_of, choices=("raise", "skip")),
     "verify": partial(real, most=1),
-    "numerics": partial(one_of, words=("warn", "refuse")),
+    "numerics": partial(one_of, choices=("warn", "refuse")),
     "hedge": _flag(),
     "uneven": _flag(),
 }
