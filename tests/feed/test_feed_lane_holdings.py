@@ -112,9 +112,14 @@ def hosts(tmp_path: Path, own_server: Callable[..., Server], monkeypatch: pytest
 
 
 def served(servers: list[Server], dataset: Any = None, **options: Any) -> DataLoader:
-    workers = ",".join(server.tcp for server in servers)
-    given = OPTIONS | {"workers": workers, "secret_file": str(servers[0].secret)} | options
-    return DataLoader(kept() if dataset is None else dataset, **given)
+    """A loader over servers by their Unix sockets, which costs no receiver process (0.3 CPU seconds)."""
+    workers = ",".join(server.unix_address for server in servers)
+    settings = OPTIONS | {"workers": workers, "secret_file": str(servers[0].secret)} | options
+    return DataLoader(kept() if dataset is None else dataset, **settings)
+
+
+def by_tcp(servers: list[Server], dataset: Any = None, **options: Any) -> DataLoader:
+    return served(servers, dataset, **{"workers": ",".join(server.tcp for server in servers)} | options)
 
 
 def at(standing: Hosts, *names: str) -> list[Server]:
@@ -245,7 +250,7 @@ def test_a_late_answer_is_asked_for_a_second_time_only_of_a_host_that_holds_the_
 @pytest.mark.promise("feed-lanes-ranks", "data without a count: hosts may hold different shards; every row comes once")
 @pytest.mark.parametrize("shuffle", [True, False, feed.Window(8, 4)])
 def test_every_row_comes_once_and_only_what_lies_together_decides_the_batches(standing: Hosts, shuffle: Any) -> None:
-    with served(at(standing, "ac", "bd", "e"), shuffle=shuffle, verify=1) as loader:
+    with by_tcp(at(standing, "ac", "bd", "e"), shuffle=shuffle, verify=1) as loader:
         batches = list(loader)
         assert outputs(batches) == EVERY
         assert {lane for batch in batches for lane in batch["lane"].tolist()} == set(range(8))
@@ -300,7 +305,7 @@ def test_documents_are_packed_and_sources_mixed_by_what_lies_together(standing: 
 def test_of_two_hosts_that_hold_the_same_one_may_be_killed(standing: Hosts, hosts: HostsOf) -> None:
     expected = bits(served(at(standing, "ac", "bd")))
     [doomed] = hosts(doomed=("b1", "d0"))
-    with served([doomed, *at(standing, "ac", "bd again")]) as loader:
+    with by_tcp([doomed, *at(standing, "ac", "bd again")]) as loader:
         found = []
         for number, batch in enumerate(loader):
             found.append(flat(batch))
@@ -315,7 +320,7 @@ def test_of_two_hosts_that_hold_the_same_one_may_be_killed(standing: Hosts, host
 @pytest.mark.usefixtures("given_up_soon")
 def test_what_only_a_killed_host_held_is_named(standing: Hosts, hosts: HostsOf) -> None:
     [doomed] = hosts(doomed=("b1", "d0"))
-    with served([doomed, standing["ac"]], prefetch_factor=1) as loader:
+    with by_tcp([doomed, standing["ac"]], prefetch_factor=1) as loader:
         batches = iter(loader)
         next(batches)
         doomed.kill()
@@ -339,7 +344,7 @@ def test_a_host_that_comes_back_is_used_if_it_holds_what_lies_together_and_else_
     expected = bits(served(at(standing, "ac", "bd")))
     [back] = hosts(back=("b1", "d0"))
     where = {"SM_CHANNEL_TRAINING": str(tmp_path / "back")}
-    with served([standing["ac"], back]) as loader:
+    with by_tcp([standing["ac"], back]) as loader:
         found = []
         for number, batch in enumerate(loader):
             found.append(flat(batch))
@@ -348,7 +353,7 @@ def test_a_host_that_comes_back_is_used_if_it_holds_what_lies_together_and_else_
                 back.restart(**where)
         assert found == expected
     fill_lines(tmp_path / "other", {"b1": FILES["b1"]})
-    with served([*at(standing, "ac", "bd"), back], kept(0.01), prefetch_factor=1) as loader:
+    with by_tcp([*at(standing, "ac", "bd"), back], kept(0.01), prefetch_factor=1) as loader:
         batches = iter(loader)
         found = [flat(next(batches))]
         back.kill()

@@ -72,9 +72,14 @@ def whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 
 def served(servers: list[Server], dataset: Any = None, **options: Any) -> DataLoader:
-    workers = ",".join(server.tcp for server in servers)
-    given = OPTIONS | {"workers": workers, "secret_file": str(servers[0].secret)} | options
-    return DataLoader(folder() if dataset is None else dataset, **given)
+    """A loader over servers by their Unix sockets, which costs no receiver process (0.3 CPU seconds)."""
+    workers = ",".join(server.unix_address for server in servers)
+    settings = OPTIONS | {"workers": workers, "secret_file": str(servers[0].secret)} | options
+    return DataLoader(folder() if dataset is None else dataset, **settings)
+
+
+def by_tcp(servers: list[Server], **options: Any) -> DataLoader:
+    return served(servers, workers=",".join(server.tcp for server in servers), **options)
 
 
 @pytest.mark.promise(
@@ -84,7 +89,7 @@ def served(servers: list[Server], dataset: Any = None, **options: Any) -> DataLo
 def test_every_sample_comes_once_in_the_same_order_with_the_same_bits_however_files_are_spread(
     held: tuple[str, ...], standing: dict[str, Server], whole: list[bytes]
 ) -> None:
-    with served([standing[names] for names in held]) as loader:
+    with by_tcp([standing[names] for names in held]) as loader:
         assert len(loader) == 8
         assert [flat(batch) for _ in range(2) for batch in loader] == whole
         assert loader.stats()["purity_failures"] == 0
@@ -92,12 +97,12 @@ def test_every_sample_comes_once_in_the_same_order_with_the_same_bits_however_fi
 
 def test_the_own_host_and_large_batches_work_too(apart: list[Server], whole: list[bytes]) -> None:
     first, second = apart
-    with served([first, second]) as loader:
+    with by_tcp([first, second]) as loader:
         assert [flat(batch) for _ in range(2) for batch in loader] == whole
         assert loader.stats()["slices_verified"] > 0
     with served([first], workers=f"{first.unix_address},{second.tcp}") as loader:
         assert [flat(batch) for _ in range(2) for batch in loader] == whole
-    with served([first, second], batch_size=64) as loader:
+    with by_tcp([first, second], batch_size=64) as loader:
         [batch] = loader
         assert sorted(batch[1].tolist()) == list(range(64))
 
@@ -130,7 +135,7 @@ def test_a_host_that_is_killed_is_not_missed_when_others_hold_its_files(
     standing: dict[str, Server], hosts: Hosts, whole: list[bytes]
 ) -> None:
     [doomed] = hosts("abc")
-    with served([doomed, standing["bcd"], standing["abcd"]]) as loader:
+    with by_tcp([doomed, standing["bcd"], standing["abcd"]]) as loader:
         found = []
         for number, batch in enumerate(itertools.chain(loader, loader)):
             found.append(flat(batch))
@@ -146,7 +151,7 @@ def test_a_host_that_is_killed_is_not_missed_when_others_hold_its_files(
 @pytest.mark.usefixtures("given_up_soon")
 def test_what_only_a_killed_host_held_is_named(apart: list[Server], hosts: Hosts) -> None:
     [doomed] = hosts("abd")
-    with served([apart[0], doomed], prefetch_factor=1) as loader:
+    with by_tcp([apart[0], doomed], prefetch_factor=1) as loader:
         batches = iter(loader)
         next(batches)
         doomed.kill()
@@ -162,7 +167,7 @@ def test_a_host_that_comes_back_in_time_goes_on_serving_its_files(
     apart: list[Server], hosts: Hosts, whole: list[bytes]
 ) -> None:
     [back] = hosts("bd")
-    with served([apart[0], back]) as loader:
+    with by_tcp([apart[0], back]) as loader:
         found = []
         for number, batch in enumerate(itertools.chain(loader, loader)):
             found.append(flat(batch))
@@ -239,7 +244,7 @@ def test_a_host_that_is_one_too_many_is_let_go_and_takes_the_place_of_one_that_i
     def used() -> list[Server]:
         return [server for server in servers if server.process.poll() is None and ask(server).clients]
 
-    with served(servers, prefetch_factor=1) as loader:
+    with by_tcp(servers, prefetch_factor=1) as loader:
         batches = itertools.chain.from_iterable(iter(loader) for _ in range(2))
         taken = [flat(next(batches)) for _ in range(2)]
         [session] = loader._sessions
