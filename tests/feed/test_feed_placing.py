@@ -19,7 +19,7 @@ from headrace.feed.client.assembly import Assembly
 from headrace.feed.client.local_pool import ExecutorInputs, LocalPool
 from headrace.feed.client.remote_pool import RemotePool
 from headrace.feed.client.scheduler import Schedule
-from headrace.feed.client.shard_placement import LayoutProbe, ShardPlacement
+from headrace.feed.client.shard_placement import DataUnion, LayoutProbe
 from headrace.feed.client.work_units import Request
 from headrace.feed.client.worker_pool import RECOVER_SECONDS, START_SECONDS, WorkerState
 from headrace.feed.identifiers import WorkerNumber
@@ -39,12 +39,12 @@ class Hosts:
         self.held, self.random = held, random.Random(seed)
         self.schedule = Schedule()
         worker_pool = LocalPool(0, None, ExecutorInputs({}))  # nobody is waited for
-        self.placement = ShardPlacement(
-            worker_pool, self.schedule, messages.Open(1, "m:f", {}, "", "", True), pytest.fail
-        )
+        self.union = DataUnion(worker_pool, messages.Open(1, "m:f", {}, "", "", True), pytest.fail)
         for number in held:
             self.tell(number)
-        assert self.placement.settle(0.0)
+        placement = self.union.settle(0.0)
+        assert placement is not None
+        self.schedule.placement = placement
         for number in held:
             self.schedule.add_worker(a_worker(number, f"host-{number}", 2), 0.0)
         self.schedule.stackable = True
@@ -53,7 +53,7 @@ class Hosts:
     def tell(self, number: int) -> None:
         shards = [(key, SIZE) for key in sorted(self.held[number])]
         worker = a_worker(number, f"host-{number}")
-        assert self.placement.opened(worker, messages.Opened(1, len(shards) * SIZE, False, {}, shards), 0.0)
+        assert self.union.opened(worker, messages.Opened(1, len(shards) * SIZE, False, {}, shards), 0.0)
 
     def ask_all(self) -> None:
         while (chosen := self.schedule.next_slice()) is not None:
@@ -71,12 +71,15 @@ class Hosts:
     def lose(self, number: int) -> None:
         self.schedule.remove_worker(self.schedule.workers[WorkerNumber(number)])
         self.asked = [request for request in self.asked if request.worker.number != number]
-        self.placement.gone(number)
+        self.union.gone(WorkerNumber(number))
+        self.schedule.recut()
+
+    def judge(self, now: float) -> None:
+        self.union.judge(self.schedule.bundles.values(), now)
 
     def come_back(self, number: int) -> None:
         self.tell(number)
         self.schedule.add_worker(a_worker(number, f"host-{number}", 2), 0.0)
-        self.placement.changed()
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -118,23 +121,23 @@ def test_rows_without_a_holder_end_the_run_only_after_the_time_that_a_host_has_t
     for plan in EpochPlan(3 * SIZE, 10, 0, shuffle=True).epoch(0):
         hosts.schedule.push([plan])
     hosts.ask_all()
-    hosts.placement.judge(0.0)
+    hosts.judge(0.0)
     hosts.lose(2)
-    hosts.placement.judge(1.0)
-    hosts.placement.judge(1.0 + RECOVER_SECONDS)
+    hosts.judge(1.0)
+    hosts.judge(1.0 + RECOVER_SECONDS)
     hosts.come_back(2)
-    hosts.placement.judge(2.0 + RECOVER_SECONDS)
+    hosts.judge(2.0 + RECOVER_SECONDS)
     hosts.lose(2)
-    hosts.placement.judge(20.0)
+    hosts.judge(20.0)
     with pytest.raises(WorkersLost, match=r"data are lost: 40 samples of 'b', 'c' were only on host-2"):
-        hosts.placement.judge(20.1 + RECOVER_SECONDS)
+        hosts.judge(20.1 + RECOVER_SECONDS)
 
 
 def test_a_layout_is_learned_row_by_row_and_nothing_is_kept_of_the_batches_that_are_gone() -> None:
     hosts = Hosts(0, {1: ["a", "b"], 2: ["b", "c"]})
     hosts.schedule.stackable = False
     assembly = Assembly(1 << 20)
-    probe = LayoutProbe(hosts.placement, hosts.schedule, assembly)
+    probe = LayoutProbe(hosts.schedule, assembly)
     worker = a_worker(1, "host-1")
     across = list(range(SIZE - 2, SIZE + 2))  # of a and of b: only host 1 holds them all
     for step in range(3):
@@ -182,8 +185,7 @@ def test_the_time_in_which_a_host_must_tell_its_shards_begins_when_its_job_has_s
 ) -> None:
     endpoints = write_hosts(tmp_path, "ready", "starting")
     worker_pool = RemotePool(endpoints, "test", 0, 1)
-    schedule = Schedule()
-    placement = ShardPlacement(worker_pool, schedule, messages.Open(1, "m:f", {}, "", "", True), pytest.fail)
+    union = DataUnion(worker_pool, messages.Open(1, "m:f", {}, "", "", True), pytest.fail)
     with contextlib.ExitStack() as stack:
         stack.callback(worker_pool.close)
 
@@ -192,21 +194,21 @@ def test_the_time_in_which_a_host_must_tell_its_shards_begins_when_its_job_has_s
             stack.enter_context(theirs)
             worker = worker_pool._add(f"h{place + 1}", Link(FramedConnection(ours)))
             worker.endpoint, worker.state = endpoints.current()[place], WorkerState.READY
-            assert placement.opened(worker, messages.Opened(1, SIZE, False, {}, [(shard, SIZE)]), now)
+            assert union.opened(worker, messages.Opened(1, SIZE, False, {}, [(shard, SIZE)]), now)
 
         opens(0, "a", 0.0)
         for now in (1.0, 2 * START_SECONDS, 50 * START_SECONDS):
-            assert not placement.settle(now), "its job still starts it"
-            assert placement.gathering
+            assert union.settle(now) is None, "its job still starts it"
+            assert union.gathering
         if state == "opens":
             opens(1, "b", now)
-            assert placement.settle(now)
-            assert placement.length == 2 * SIZE
+            assert union.settle(now) is not None
+            assert union.length == 2 * SIZE
             return
         write_hosts(tmp_path, "ready", state)
-        assert not placement.settle(now + START_SECONDS)
+        assert union.settle(now + START_SECONDS) is None
         with pytest.raises(WorkersLost, match="h2 did not open the pipeline within 60 s"):
-            placement.settle(now + START_SECONDS + 0.1)
+            union.settle(now + START_SECONDS + 0.1)
 
 
 def test_a_host_that_feed_json_calls_ready_after_it_was_connected_to_is_not_absent(tmp_path: Path) -> None:

@@ -8,23 +8,21 @@ from __future__ import annotations
 import itertools
 import reprlib
 from collections.abc import Callable, Collection, Sequence
-
-import msgspec
+from typing import Any
 
 from headrace.errors import PipelineError, ProtocolError, WorkerError
 from headrace.feed.batch import pytree
 from headrace.feed.batch.plain_values import is_broken
 from headrace.feed.client.assembly import Assembly
 from headrace.feed.client.policy import BatchSkipped, Policy, PurityWarning, SessionStats
-from headrace.feed.client.scheduler import MAX_DEATHS, MAX_ENDING, Schedule
-from headrace.feed.client.shard_placement import LayoutProbe, ShardPlacement
+from headrace.feed.client.scheduler import MAX_DEATHS, MAX_ENDING, Everywhere, Schedule
+from headrace.feed.client.shard_placement import DataUnion, LayoutProbe
 from headrace.feed.client.verifier import Check, Verifier
 from headrace.feed.client.work_units import Bundle, Request, Slice
 from headrace.feed.client.worker_pool import Arrival, Worker, WorkerPool, WorkerState
 from headrace.feed.identifiers import WorkerNumber
 from headrace.feed.pipelines.purity import differences, kind_of
 from headrace.feed.plan.epoch import BatchPlan
-from headrace.feed.plan.shard_map import ShardMap
 from headrace.feed.wire import messages
 from headrace.feed.wire.framed_connection import Link
 from headrace.feed.wire.frames import Frame
@@ -34,27 +32,22 @@ _PLAIN = {int, str, float, bool, bytes, type(None)}  # keys that a message holds
 _INTS = (-(2**63), 2**64)
 
 
-def batch_rows(slice_: Slice, shards: ShardMap | None, worker: WorkerNumber) -> tuple[messages.BatchRows, ...]:
-    """Returns what is requested for a slice.
-
-    Args:
-        slice_: of a bundle.
-        shards: who holds what, when workers hold different data; then keys are the indices of `worker`.
-        worker: who is asked.
-    """
+def batch_rows(slice_: Slice, placement: Everywhere, worker: Worker) -> tuple[messages.BatchRows, ...]:
+    """Returns what is requested for a slice of a worker, which may have other names for its samples."""
     bundle = slice_.bundle
-    if len(bundle.plans) == 1:
-        batch = _batch_rows(bundle.plan, slice_.first, slice_.last, bundle.left_out if slice_.whole else ())
-        if shards is None:
-            return (batch,)
-        return (msgspec.structs.replace(batch, keys=shards.local(worker, batch.keys)),)
-    return tuple(_batch_rows(plan, 0, plan.rows, ()) for plan in bundle.plans)
-
-
-def _batch_rows(plan: BatchPlan, first: int, last: int, left_out: Collection[int]) -> messages.BatchRows:
-    keys = list(plan.keys[first:last])
+    if len(bundle.plans) > 1:
+        return tuple(_batch_rows(plan, 0, plan.rows, plan.keys, ()) for plan in bundle.plans)
+    plan, left_out = bundle.plan, bundle.left_out if slice_.whole else ()
+    keys = plan.keys[slice_.first : slice_.last]
     if left_out:
-        keys = [key for row, key in enumerate(keys, first) if row not in left_out]
+        keys = [key for row, key in enumerate(keys, slice_.first) if row not in left_out]
+    return (_batch_rows(plan, slice_.first, slice_.last, placement.local(worker, keys), left_out),)
+
+
+def _batch_rows(
+    plan: BatchPlan, first: int, last: int, keys: Sequence[Any], left_out: Collection[int]
+) -> messages.BatchRows:
+    keys = list(keys)
     if _plain(keys):
         return messages.BatchRows(plan.step, plan.position, plan.rows, first, last, keys, left_out=tuple(left_out))
     try:
@@ -100,7 +93,8 @@ class Exchange:
         stats: SessionStats,
         warn: Callable[[str, type[Warning]], None],
     ) -> None:
-        self.schedule = Schedule()
+        self.union = DataUnion(worker_pool, opening, lambda text: warn(text, UserWarning))
+        self.schedule = Schedule(self.union.holdings)
         self.replays = 0  # answers of lanes that are on their way to what was asked for
         self.opened: Callable[[], None] = lambda: None
         self._worker_pool = worker_pool
@@ -114,8 +108,7 @@ class Exchange:
         self._reference: dict[str, str] | None = None  # how the first worker computes
         self._numerics_told = False
         self._verifier = Verifier(policy.verify)
-        self.placement = ShardPlacement(worker_pool, self.schedule, opening, lambda text: warn(text, UserWarning))
-        self._layout_probe = LayoutProbe(self.placement, self.schedule, assembly)
+        self._layout_probe = LayoutProbe(self.schedule, assembly)
 
     def step(self, pause: float) -> None:
         """Asks what can be asked and takes what has come; waits up to `pause` seconds for something."""
@@ -161,8 +154,9 @@ class Exchange:
         for worker in self._worker_pool.leaving():
             if worker.state is WorkerState.DISMISSED:
                 worker.state = WorkerState.LEAVING
-                self.placement.gone(worker.number)
+                self.union.gone(worker.number)
                 self.schedule.leave(worker)
+                self.schedule.recut()
                 self._cancel(self.schedule.not_begun(worker))
             if not worker.outstanding:
                 self._worker_pool.release(worker)
@@ -184,15 +178,15 @@ class Exchange:
     # Asking
 
     def _ask(self, now: float) -> None:
-        self.placement.judge(now)
-        self.schedule.lanes.executors = max(self._worker_pool.executors, self.schedule.executors)
+        self.union.judge(self.schedule.bundles.values(), now)
+        if self._opening.lanes:
+            self.schedule.lanes.executors = max(self._worker_pool.executors, self.schedule.executors)
         if (probe := self._layout_probe.next_row()) is not None:
             number, row = probe
             request = self._layout_probe.request = self.schedule.ask(number, row, "layout", now)
-            self._send(request, batch_rows(row, self.placement.translation, number), b"", messages.SUM)
+            self._send(request, batch_rows(row, self.schedule.placement, request.worker), b"", messages.SUM)
         self._worker_pool.held(short=self.ask_slices())
-        workers, holds = self.schedule.workers, self.placement.holds
-        while (check := self._verifier.next(workers, self.schedule.requested, holds)) is not None:
+        while (check := self._verifier.next(self.schedule.makers, self.schedule.requested)) is not None:
             number, first = check
             made = first.request.message
             layout = b"" if made.whole else first.done.layout
@@ -231,14 +225,19 @@ class Exchange:
             self._worker_pool.offer(worker, self._assembly.ledger, slab)
             self._assembly.ledger.lend(slab)
         self._stats.hedges += request.purpose == "hedge"
-        batches = batch_rows(slice_, self.placement.translation, number)
+        batches = batch_rows(slice_, self.schedule.placement, worker)
         self._send(request, batches, self._assembly.layout_of(slice_), check)
         return True
 
     def _may_check(self, worker: Worker, slice_: Slice) -> bool:
         if slice_.draw is not None and not (slice_.draw.first and slice_.draw.cheap()):
             return False  # another worker would have to replay the lane; its beginning says nothing of tokens
-        return self._policy.verify > 0 and self.placement.executors(worker, slice_) > 1
+        if not self._policy.verify:
+            return False
+        makers = self.schedule.makers(worker, slice_)
+        if makers is self.schedule.workers:
+            return self._worker_pool.executors > 1  # those too that will be started
+        return sum(other.executors for other in makers.values()) > 1
 
     def _send(
         self, request: Request, batches: tuple[messages.BatchRows, ...], layout: bytes, check: int, avoid: int = -1
@@ -275,7 +274,7 @@ class Exchange:
     def _opened(self, worker: Worker, message: messages.Opened) -> None:
         if worker.state is not WorkerState.OPENING:
             return  # the answer to a comparison of the shards, or of one that is to go
-        if not self.placement.opened(worker, message, self._now()):
+        if not self.union.opened(worker, message, self._now()):
             return
         worker.numerics = kind_of(message.numerics)
         if self._reference is None:
@@ -285,7 +284,8 @@ class Exchange:
             reason = f"{worker.name} is not used, it computes with other libraries or another CPU: {different}"
             self._warn(reason, UserWarning)
             self._worker_pool.refuse(worker, reason)
-            self.placement.refused(worker.number)
+            self.union.refused(worker.number)
+            self.schedule.recut()
             return
         if different and not self._numerics_told:
             self._numerics_told = True
@@ -296,20 +296,20 @@ class Exchange:
         self._serve(worker)
 
     def _settle_shards(self, now: float) -> None:
-        if self.placement.settle(now):
+        if (placement := self.union.settle(now)) is not None:
+            self.schedule.placement = placement
             for worker in self._worker_pool.workers():
                 if worker.ready:
                     self._serve(worker)
 
     def _serve(self, worker: Worker) -> None:
         self._worker_pool.opened(worker)
-        if self.placement.gathering:
+        if self.union.gathering:
             return  # until it is known what the others hold
-        comparison = self.placement.comparison()
+        comparison = self.union.comparison()
         if comparison is not None:
             worker.link.post(comparison, worker.route)
         self.schedule.add_worker(worker, self._now())
-        self.placement.changed()
         self.opened()
 
     def _answer(self, worker: Worker, message: messages.Answer, frame: Frame) -> None:
@@ -434,7 +434,8 @@ class Exchange:
                     self._restart(request.slice.bundle)
         for request in requests:
             self._assembly.ledger.settle(request.slab)
-        self.placement.gone(worker.number)
+        self.union.gone(worker.number)
+        self.schedule.recut()
 
     # Rows that cannot be made
 

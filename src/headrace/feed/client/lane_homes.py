@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
-import msgspec
 import numpy as np
 
 from headrace.errors import PipelineError
@@ -81,6 +80,8 @@ class _Holding(NamedTuple):
 
 class Holdings:
     """What the workers hold, and which lanes are read from which holding; see the module.
+
+    Before lanes are dealt, and where there is one holding, every worker can read every lane.
 
     Args:
         lanes: of the loader.
@@ -160,21 +161,23 @@ class Holdings:
             return data_digest([("", -1)], [holding.digest for holding in self._known])
         return f"{digest_of([*self._known], b'holdings')} in {len(self._known)} parts"
 
-    def share(self, lane: int) -> tuple[int, int]:
-        """Returns which part of its holding's rows a lane is, and of how many."""
-        return self._shares[lane]
+    def share(self, lane: int) -> tuple[int, int] | None:
+        """Returns which part of its holding's rows a lane is, and of how many; None where all are one holding."""
+        return self._shares[lane] if self.apart else None
 
-    def holds(self, worker: WorkerNumber, lane: int) -> bool:
-        """Returns whether a worker can read a lane."""
-        return self._asked.get(worker) is self._of[lane]
+    def readers(self, lane: int, workers: Mapping[WorkerNumber, Worker]) -> Mapping[WorkerNumber, Worker]:
+        """Returns those of some workers that can read a lane."""
+        if not self.apart:
+            return workers
+        return {number: worker for number, worker in workers.items() if self._asked.get(number) is self._of[lane]}
 
     def together(self, lane: int, other: int) -> bool:
         """Returns whether two lanes are of one holding."""
-        return self._of[lane] is self._of[other]
+        return not self.apart or self._of[lane] is self._of[other]
 
     def lost(self, lane: int) -> bool:
         """Returns whether no worker can read a lane any more."""
-        return all(holding is not self._of[lane] for holding in self._asked.values())
+        return self.apart and all(holding is not self._of[lane] for holding in self._asked.values())
 
 
 def _refuse(key: str, one: _Holding, its_name: str, other: _Holding, name: str) -> NoReturn:
@@ -193,49 +196,40 @@ def _refuse(key: str, one: _Holding, its_name: str, other: _Holding, name: str) 
 class LaneHomes:
     """See the module.
 
+    Args:
+        holdings: who can read which lane; None where every worker can read all.
+
     Attributes:
         executors: of all workers, those included that will be started.
-        holdings: who can read which lane; None where every worker can read all.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, holdings: Holdings | None = None) -> None:
         self._homes: dict[int, WorkerNumber] = {}
         self.executors = 1
-        self.holdings: Holdings | None = None
+        self.holdings = holdings or Holdings(0)
 
     def quick(self, draw: LaneDraw, workers: Mapping[WorkerNumber, Worker]) -> Mapping[WorkerNumber, Worker]:
         """Returns those of some workers that can make a draw without a long replay."""
-        return self._holders(draw.cursor.lane, workers) if draw.cheap() else {}
-
-    def holds(self, worker: WorkerNumber, lane: int) -> bool:
-        """Returns whether a worker can read a lane."""
-        return self.holdings is None or self.holdings.holds(worker, lane)
-
-    def _holders(self, lane: int, workers: Mapping[WorkerNumber, Worker]) -> Mapping[WorkerNumber, Worker]:
-        if self.holdings is None:
-            return workers
-        return {number: worker for number, worker in workers.items() if self.holds(number, lane)}
+        return self.holdings.readers(draw.cursor.lane, workers) if draw.cheap() else {}
 
     def able(self, lane: int, workers: Mapping[WorkerNumber, Worker]) -> Mapping[WorkerNumber, Worker]:
         """Returns who may be asked for a lane: its worker, or those that have the fewest lanes and may take more."""
-        workers, holdings = self._holders(lane, workers), self.holdings
+        readers = self.holdings.readers(lane, workers)
         home = self._homes.get(lane)
-        if home is not None and home in workers:
-            return {home: workers[home]}
-        homes, executors = self._homes, self.executors
-        if holdings is not None:  # lanes of other holdings have other workers
-            homes = {other: number for other, number in homes.items() if holdings.together(lane, other)}
-            executors = sum(worker.executors for worker in workers.values())
-        held = Counter(number for number in homes.values() if number in workers)
+        if home is not None and home in readers:
+            return {home: readers[home]}
+        homes = {other: number for other, number in self._homes.items() if self.holdings.together(lane, other)}
+        executors = self.executors if readers is workers else sum(worker.executors for worker in readers.values())
+        held = Counter(number for number in homes.values() if number in readers)
         lanes = len(homes.keys() | {lane})
         share = max(1, math.ceil(lanes / max(1, executors)))
         shares = {
             number: held[number] / worker.executors
-            for number, worker in workers.items()
+            for number, worker in readers.items()
             if held[number] < share * worker.executors
         }
         least = min(shares.values(), default=0.0)
-        return {number: workers[number] for number, has in shares.items() if has == least}
+        return {number: readers[number] for number, has in shares.items() if has == least}
 
     def settle(self, lane: int, worker: WorkerNumber) -> None:
         """A worker was asked for a lane: it goes on with it."""
@@ -243,7 +237,4 @@ class LaneHomes:
 
     def asked(self, draw: LaneDraw) -> Draw:
         """Returns what a worker is asked for a draw; see `LaneDraw.request`."""
-        asked = draw.request()
-        if self.holdings is None:
-            return asked
-        return msgspec.structs.replace(asked, share=self.holdings.share(asked.lane))
+        return draw.request(self.holdings.share(draw.cursor.lane))

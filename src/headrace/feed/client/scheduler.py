@@ -34,10 +34,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.feed.client.lane_homes import LaneHomes
+from headrace.feed.client.lane_homes import Holdings, LaneHomes
 from headrace.feed.client.work_units import Bundle, Purpose, Request, Slice
 from headrace.feed.client.worker_pool import Worker
 from headrace.feed.identifiers import RequestNumber, WorkerNumber
@@ -45,7 +45,6 @@ from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.worker.executor_rules import DEPTH
 
 if TYPE_CHECKING:
-    from headrace.feed.client.shard_placement import ShardPlacement
     from headrace.feed.client.verifier import Check
 
 MAX_DEATHS = 2
@@ -72,15 +71,64 @@ class IdleWork(NamedTuple):
     again: tuple[WorkerNumber, Slice] | None = None
 
 
-class Schedule:
-    """See the module."""
+class Everywhere:
+    """Every worker holds all rows under the same numbers: any may be asked for any. Lanes are placed by `LaneHomes`.
 
-    def __init__(self) -> None:
+    `RowPlacement` is for workers that hold different rows.
+
+    Attributes:
+        bundles: whether several batches may travel together.
+        needs_layout: whether it must be known how rows are laid out before a batch is cut, see `LayoutProbe`.
+    """
+
+    bundles, needs_layout = True, False
+
+    def cut(self, bundle: Bundle, cost: float, *, stackable: bool) -> None:
+        """Cuts a bundle into slices; leaves it when the layout must be learned first.
+
+        Args:
+            bundle: that has none.
+            cost: seconds that a row takes; 0 while it is not known.
+            stackable: whether rows may be asked for one by one: the layout is known.
+        """
+        rows = bundle.rows
+        if len(bundle.plans) > 1 or not stackable or not bundle.plan.batched or cost * rows <= TARGET_SECONDS * 1.5:
+            bundle.slices = [Slice(bundle, 0, rows, whole=False)]
+        else:
+            bundle.split(0, rows, math.ceil(cost * rows / TARGET_SECONDS))
+
+    def place_whole(self, bundle: Bundle) -> None:
+        """Finds the workers for a batch that is made whole. If there can be none, the batch fails."""
+
+    def recut(self, bundle: Bundle) -> None:
+        """Cuts anew what is not under way: a worker has come or gone."""
+
+    def makers(self, worker: Worker, workers: Mapping[WorkerNumber, Worker]) -> Mapping[WorkerNumber, Worker]:
+        """Returns those of some workers that can make again what a worker has made."""
+        return workers
+
+    def holders(self, key: object) -> Collection[WorkerNumber]:
+        """Returns the workers that hold a row, where layouts must be learned."""
+        return ()
+
+    def local(self, worker: Worker, keys: Sequence[Any]) -> Sequence[Any]:
+        """Returns what samples are called on a worker."""
+        return keys
+
+
+class Schedule:
+    """See the module.
+
+    Args:
+        holdings: which lanes a worker can read.
+    """
+
+    def __init__(self, holdings: Holdings | None = None) -> None:
         self.workers: dict[WorkerNumber, Worker] = {}
         self.bundles: dict[tuple[int, int], Bundle] = {}
         self.stackable = False  # rows may be asked for one by one: the layout is known
-        self.placement: ShardPlacement | None = None  # when workers hold different data
-        self.lanes = LaneHomes()
+        self.placement = Everywhere()
+        self.lanes = LaneHomes(holdings)
         self.requested = 0  # requests so far
         self.hedges = 0
         self._cost_per_row = 0.0
@@ -97,7 +145,7 @@ class Schedule:
             size: bytes that a batch is expected to have, 0 when it is not known.
             limit: bytes that they may have together.
         """
-        if self._cost_per_row == 0.0 or size == 0 or self.placement is not None:
+        if self._cost_per_row == 0.0 or size == 0 or not self.placement.bundles:
             return 1
         affordable = BUNDLE_SECONDS / (self._cost_per_row * max(1, rows))
         return max(1, min(BUNDLE_BATCHES, int(affordable), limit // size))
@@ -135,6 +183,18 @@ class Schedule:
         """A worker is ready to be asked."""
         worker.since, worker.lead = now, self._lead
         self.workers[worker.number] = worker
+        self.recut()
+
+    def recut(self) -> None:
+        """A worker has come or gone: what is not under way may have other holders."""
+        for bundle in self.bundles.values():
+            self.placement.recut(bundle)
+
+    def makers(self, worker: Worker, slice_: Slice) -> Mapping[WorkerNumber, Worker]:
+        """Returns those that can make a slice of a worker again; all that are asked where they hold the same data."""
+        if slice_.draw is not None:
+            return self.lanes.holdings.readers(slice_.draw.cursor.lane, self.workers)
+        return self.placement.makers(worker, self.workers)
 
     def remove_worker(self, worker: Worker) -> list[Request]:
         """A worker is gone. Returns the requests whose answers it owed; their slices will be requested elsewhere."""
@@ -209,41 +269,13 @@ class Schedule:
         bundles = reversed(self.bundles.values()) if latest else iter(self.bundles.values())
         for bundle in bundles:
             if not bundle.slices and not bundle.failed:
-                self._cut(bundle)
+                self.placement.cut(bundle, self._cost_per_row, stackable=self.stackable)
             if bundle.failures and bundle.failed:
                 continue
             slices = reversed(bundle.slices) if latest else iter(bundle.slices)
             for slice_ in slices:
                 if not slice_.done and not slice_.requests:
                     yield slice_
-
-    def _cut(self, bundle: Bundle) -> None:
-        rows = bundle.rows
-        if self.placement is not None:
-            share = TARGET_SECONDS / self._cost_per_row if self._cost_per_row else rows
-            self.placement.cut(bundle, most=max(1, int(share)), stackable=self.stackable)
-            return
-        if (
-            len(bundle.plans) > 1
-            or not self.stackable
-            or not bundle.plan.batched
-            or self._cost_per_row * rows <= TARGET_SECONDS * 1.5
-        ):
-            bundle.slices = [Slice(bundle, 0, rows, whole=False)]
-            return
-        self.split(bundle, 0, rows, math.ceil(self._cost_per_row * rows / TARGET_SECONDS))
-
-    @staticmethod
-    def split(
-        bundle: Bundle, first: int, last: int, count: int, holders: frozenset[WorkerNumber] | None = None
-    ) -> None:
-        """Cuts rows first..last-1 of a bundle's batch into `count` slices."""
-        rows = last - first
-        count = min(rows, count)
-        edges = [first + rows * k // count for k in range(count + 1)]
-        bundle.slices += [
-            Slice(bundle, a, b, whole=False, holders=holders) for a, b in itertools.pairwise(edges) if b > a
-        ]
 
     def finish(self, worker: Worker, rows: int) -> float:
         """Seconds until the worker would have made `rows` more rows."""
@@ -339,7 +371,7 @@ class Schedule:
         bundle.slices.remove(slice_)
         for first, last in itertools.pairwise([slice_.first - 1, *left_out, slice_.last]):
             if last - first > 1:
-                self.split(bundle, first + 1, last, MAX_SPLIT, slice_.holders)
+                bundle.split(first + 1, last, MAX_SPLIT, slice_.holders)
         bundle.slices.sort(key=lambda own: own.first)
 
     def _unbundle(self, bundle: Bundle, *, split: bool = False) -> list[Bundle]:
@@ -360,7 +392,7 @@ class Schedule:
         if split:
             for single in singles:
                 single.singly = True
-                self.split(single, 0, single.rows, MAX_SPLIT)
+                single.split(0, single.rows, MAX_SPLIT)
         return singles
 
     def make_whole(self, bundle: Bundle) -> None:
@@ -368,8 +400,7 @@ class Schedule:
         deaths = max((slice_.deaths for slice_ in bundle.slices), default=0) if not bundle.left_out else 0
         _abandon(bundle)
         bundle.slices = [Slice(bundle, 0, bundle.rows, whole=True, deaths=deaths)]
-        if self.placement is not None:
-            self.placement.place_whole(bundle)
+        self.placement.place_whole(bundle)
 
     def singles(self, bundle: Bundle) -> list[Bundle]:
         """Returns the bundles that stand for a bundle's batches one by one; it is replaced by them if need be."""

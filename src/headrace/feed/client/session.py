@@ -125,17 +125,17 @@ class Session:
     @property
     def length(self) -> int | None:
         """Length of the dataset, None until a worker has opened the pipeline."""
-        return self._exchange.placement.length
+        return self._exchange.union.length
 
     @property
     def data(self) -> str:
         """Digest of the data that the workers hold; empty while, or if, it is not known."""
-        return self._exchange.placement.data
+        return self._exchange.union.data
 
     @property
     def mixing(self) -> Mixing | None:
         """What the workers' data are a mixture of; None until it is known."""
-        return self._exchange.placement.mixing
+        return self._exchange.union.mixing
 
     @property
     def queued(self) -> int:

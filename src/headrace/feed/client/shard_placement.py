@@ -13,7 +13,8 @@ Data without a count are not cut by rows: each lane is read from what one worker
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -21,7 +22,7 @@ import msgspec
 from headrace.errors import PipelineError, WorkerError, WorkersLost
 from headrace.feed.client.assembly import Assembly
 from headrace.feed.client.lane_homes import Holdings
-from headrace.feed.client.scheduler import Schedule
+from headrace.feed.client.scheduler import TARGET_SECONDS, Everywhere, Schedule
 from headrace.feed.client.work_units import Bundle, Request, Slice
 from headrace.feed.client.worker_pool import RECOVER_SECONDS, REFUSED_HINT, START_SECONDS, Worker, WorkerPool
 from headrace.feed.identifiers import WorkerNumber
@@ -38,17 +39,17 @@ _LANES_NEED_ALL = (
 )
 
 
-class ShardPlacement:
-    """See the module.
+class DataUnion:
+    """The data of a pass, as far as its workers have announced what they hold.
 
     Args:
         worker_pool: knows whom is waited for.
-        schedule: what is placed.
         opening: the pipeline, as it is opened on every worker.
         warn: called with what the user should know.
 
     Attributes:
         map: who holds what.
+        holdings: who can read which lane.
         length: of the dataset, over all workers, -1 without a count; None until it is known.
         data: digest of the data, see `plan.shard_map` and `Holdings`; empty while, or if, it is not known.
         mixing: what the data are a mixture of, over all workers; None until it is known.
@@ -56,22 +57,19 @@ class ShardPlacement:
         whole: whether batches are always made whole.
     """
 
-    def __init__(
-        self, worker_pool: WorkerPool, schedule: Schedule, opening: messages.Open, warn: Callable[[str], None]
-    ) -> None:
+    def __init__(self, worker_pool: WorkerPool, opening: messages.Open, warn: Callable[[str], None]) -> None:
         self.map = ShardMap()
+        self.holdings = Holdings(opening.lanes)
         self.begun = False
         self.length: int | None = None
         self.data = ""
         self.mixing: Mixing | None = None
         self._worker_pool = worker_pool
-        self._schedule = schedule
         self._opening = opening
-        self._holdings = Holdings(opening.lanes)
         self._warn = warn
         self.whole = False
         self._since = 0.0
-        self._uniform = False
+        self._uniform = self._apart = False
         self._orphaned: float | None = None
 
     # Gathering
@@ -133,7 +131,7 @@ class ShardPlacement:
 
     def _opened_lanes(self, worker: Worker, message: messages.Opened) -> bool:
         digest = message.digests[0] if message.digests else ""
-        if self._holdings.add(worker.number, worker.name, message.shards, digest):
+        if self.holdings.add(worker.number, worker.name, message.shards, digest):
             self.map.add(worker.number, worker.name, message.shards)
             return True
         reason = f"{worker.name} came late and does not hold the same data as any host that the run began with"
@@ -153,15 +151,18 @@ class ShardPlacement:
             )
         self.mixing = self.mixing or told
 
-    def settle(self, now: float) -> bool:
-        """Makes the union once all workers have announced their shards. Returns whether it was made just now.
+    def settle(self, now: float) -> Everywhere | None:
+        """Makes the union once all workers have announced their shards.
+
+        Returns:
+            How rows are placed from now on, when it was made just now.
 
         Raises:
             WorkersLost: one does not come in time.
             PipelineError: data without a count cannot be read from what the workers hold.
         """
         if not self.begun or self.map.fixed:
-            return False
+            return None
         absent = self._worker_pool.absent()
         refused = self._worker_pool.refused(now).intersection(absent)
         if refused:
@@ -179,58 +180,25 @@ class ShardPlacement:
                     f"what it holds: {self._worker_pool.describe()}",
                     hint="start that host again, or leave it out of the list of workers",
                 )
-            return False
+            return None
         self.map.fix()
         if self.mixing is not None and self.mixing.rows:
             rows = self.map.rows_of(self.mixing.names)
             self.mixing = msgspec.structs.replace(self.mixing, rows=rows)
         if self._opening.lanes:
-            self._holdings.deal()
-            self.length, self.data = -1, self._holdings.digest
-            self._schedule.lanes.holdings = self._holdings if self._holdings.apart else None
-            self._worker_pool.all_needed = self._holdings.apart
-            return True
+            self.holdings.deal()
+            self.length, self.data = -1, self.holdings.digest
+            self._apart = self._worker_pool.all_needed = self.holdings.apart
+            return Everywhere()
         self.length, self.data = self.map.length, self.map.digest
         self._uniform = self.map.uniform
-        self._worker_pool.all_needed = not self._uniform
-        self._schedule.placement = None if self._uniform else self
-        return True
+        self._apart = self._worker_pool.all_needed = not self._uniform
+        return RowPlacement(self.map, whole=self.whole) if self._apart else Everywhere()
 
     @property
     def gathering(self) -> bool:
         """Whether workers are waited for that have not announced what they hold."""
         return self.begun and not self.map.fixed
-
-    @property
-    def active(self) -> bool:
-        """Whether workers hold different data, so that slices of rows must be placed."""
-        return self._schedule.placement is self
-
-    @property
-    def apart(self) -> bool:
-        """Whether workers hold different data, so that not every one can make every slice."""
-        return self.active or self._schedule.lanes.holdings is not None
-
-    def holds(self, worker: WorkerNumber, request: Request) -> bool:
-        """Returns whether a worker has the data that a slice was made of. Rows have other numbers elsewhere."""
-        draw = request.slice.draw
-        if draw is not None:
-            return self._schedule.lanes.holds(worker, draw.cursor.lane)
-        if not self.active:
-            return True
-        return worker == request.worker.number
-
-    def executors(self, worker: Worker, slice_: Slice) -> int:
-        """Returns how many executors could make a slice of a worker again, to compare."""
-        if slice_.draw is not None and self.apart:
-            lane, workers = slice_.draw.cursor.lane, self._schedule.workers
-            return sum(load.executors for number, load in workers.items() if self._holdings.holds(number, lane))
-        return worker.executors if self.active else self._worker_pool.executors
-
-    @property
-    def translation(self) -> ShardMap | None:
-        """What translates the keys for a worker; None when they are the same for all."""
-        return self.map if self.active else None
 
     def comparison(self) -> messages.Open | None:
         """Returns what lets a feed server compare the union with that of other ranks; None without ranks."""
@@ -239,77 +207,19 @@ class ShardPlacement:
         loader, plan = f"{self._opening.loader} (shards)", self.data if self._opening.lanes else self.map.fingerprint()
         return msgspec.structs.replace(self._opening, loader=loader, plan=plan)
 
-    # Placing
-
-    def cut(self, bundle: Bundle, *, most: int, stackable: bool) -> None:
-        """Cuts a bundle into slices of at most `most` rows; leaves it when the layout must be learned first."""
-        try:
-            if self.whole:
-                bundle.slices = [Slice(bundle, 0, bundle.rows, whole=True)]
-                self.place_whole(bundle)
-                return
-            ranges = self.map.row_ranges(bundle.plan.keys)
-        except PipelineError as error:
-            bundle.failures[0] = error
-            return
-        if len(ranges) == 1 or stackable:
-            step = most if stackable else bundle.rows
-            bundle.slices = self._slices(bundle, 0, bundle.rows, step)
-
-    def _slices(self, bundle: Bundle, first: int, last: int, most: int, deaths: int = 0) -> list[Slice]:
-        slices = []
-        for rows in self.map.row_ranges(bundle.plan.keys[first:last]):
-            begin, end = first + rows.first, first + rows.last
-            for row in range(begin, end, most) if end > begin else (begin,):
-                stop = min(row + most, end)
-                slices.append(Slice(bundle, row, stop, whole=False, deaths=deaths, holders=rows.holders))
-        return slices
-
-    def place_whole(self, bundle: Bundle) -> None:
-        """Finds the workers that hold all of a batch that is made whole. If there can be none, the batch fails."""
-        keys = [key for row, key in enumerate(bundle.plan.keys) if row not in bundle.left_out]
-        [slice_] = bundle.slices
-        slice_.holders = self.map.holders(keys)
-        if not slice_.holders and all(rows.holders for rows in self.map.row_ranges(keys)):
-            bundle.failures[0] = PipelineError(
-                f"no host holds all samples of batch {bundle.plan.step} (indices {keys[:8]}...), and it cannot be put "
-                "together of rows: it has a collate function, samples that do not stack, or samples that are skipped",
-                hint="let the samples stack and leave out collate_fn (pad in the dataset, say), or give every host all "
-                "data: FullyReplicated",
-            )
-
     def gone(self, worker: WorkerNumber) -> None:
         """A worker is gone."""
         self.map.remove(worker)
-        self._holdings.remove(worker)
-        self.changed()
+        self.holdings.remove(worker)
 
     def refused(self, worker: WorkerNumber) -> None:
         """A worker that has announced its shards is not used."""
         self.map.remove(worker)
-        self._holdings.refuse(worker)
-        self.changed()
+        self.holdings.refuse(worker)
 
-    def changed(self) -> None:
-        """Cuts anew what is not under way: a worker has come or gone."""
-        if not self.active:
-            return
-        for bundle in self._schedule.bundles.values():
-            waiting = [slice_ for slice_ in bundle.slices if not slice_.done and not slice_.requests]
-            if not waiting:
-                continue
-            if waiting[0].whole:
-                self.place_whole(bundle)
-                continue
-            slices = [slice_ for slice_ in bundle.slices if slice_.done or slice_.requests]
-            for slice_ in waiting:
-                slices += self._slices(bundle, slice_.first, slice_.last, max(1, slice_.rows), slice_.deaths)
-            bundle.slices = sorted(slices, key=lambda slice_: slice_.first)
-
-    def judge(self, now: float) -> None:
+    def judge(self, bundles: Iterable[Bundle], now: float) -> None:
         """Raises WorkersLost when rows, or a lane, have had no holder for longer than a lost host is waited for."""
-        bundles = self._schedule.bundles.values() if self.apart else ()
-        if not any(self._is_orphaned(bundle) for bundle in bundles if not bundle.failed):
+        if not self._apart or not any(self._is_orphaned(bundle) for bundle in bundles if not bundle.failed):
             self._orphaned = None
             return
         self._orphaned = now if self._orphaned is None else self._orphaned
@@ -322,8 +232,83 @@ class ShardPlacement:
     def _is_orphaned(self, bundle: Bundle) -> bool:
         draw = bundle.plan.draw
         if draw is not None:
-            return not bundle.complete and self._holdings.lost(draw.cursor.lane)
+            return not bundle.complete and self.holdings.lost(draw.cursor.lane)
         return any(slice_.holders is not None and not slice_.holders and not slice_.done for slice_ in bundle.slices)
+
+
+class RowPlacement(Everywhere):
+    """Workers hold different rows.
+
+    Args:
+        shards: who holds what.
+        whole: whether batches are always made whole.
+    """
+
+    bundles = False
+
+    def __init__(self, shards: ShardMap, *, whole: bool) -> None:
+        self._map, self._whole = shards, whole
+        self.needs_layout = not whole
+
+    def cut(self, bundle: Bundle, cost: float, *, stackable: bool) -> None:
+        """See Everywhere: the longest ranges of rows that the same workers hold."""
+        try:
+            if self._whole:
+                bundle.slices = [Slice(bundle, 0, bundle.rows, whole=True)]
+                self.place_whole(bundle)
+                return
+            ranges = self._map.row_ranges(bundle.plan.keys)
+        except PipelineError as error:
+            bundle.failures[0] = error
+            return
+        if len(ranges) == 1 or stackable:
+            most = max(1, int(TARGET_SECONDS / cost)) if cost and stackable else max(1, bundle.rows)
+            bundle.slices = self._slices(bundle, 0, bundle.rows, most)
+
+    def _slices(self, bundle: Bundle, first: int, last: int, most: int, deaths: int = 0) -> list[Slice]:
+        slices = []
+        for rows in self._map.row_ranges(bundle.plan.keys[first:last]):
+            begin, end = first + rows.first, first + rows.last
+            for row in range(begin, end, most) if end > begin else (begin,):
+                stop = min(row + most, end)
+                slices.append(Slice(bundle, row, stop, whole=False, deaths=deaths, holders=rows.holders))
+        return slices
+
+    def place_whole(self, bundle: Bundle) -> None:
+        """Finds the workers that hold all of a batch that is made whole. If there can be none, the batch fails."""
+        keys = [key for row, key in enumerate(bundle.plan.keys) if row not in bundle.left_out]
+        [slice_] = bundle.slices
+        slice_.holders = self._map.holders(keys)
+        if not slice_.holders and all(rows.holders for rows in self._map.row_ranges(keys)):
+            bundle.failures[0] = PipelineError(
+                f"no host holds all samples of batch {bundle.plan.step} (indices {keys[:8]}...), and it cannot be put "
+                "together of rows: it has a collate function, samples that do not stack, or samples that are skipped",
+                hint="let the samples stack and leave out collate_fn (pad in the dataset, say), or give every host all "
+                "data: FullyReplicated",
+            )
+
+    def recut(self, bundle: Bundle) -> None:
+        """See Everywhere."""
+        waiting = [slice_ for slice_ in bundle.slices if not slice_.done and not slice_.requests]
+        if waiting and waiting[0].whole:
+            self.place_whole(bundle)
+        elif waiting:
+            slices = [slice_ for slice_ in bundle.slices if slice_.done or slice_.requests]
+            for slice_ in waiting:
+                slices += self._slices(bundle, slice_.first, slice_.last, max(1, slice_.rows), slice_.deaths)
+            bundle.slices = sorted(slices, key=lambda slice_: slice_.first)
+
+    def makers(self, worker: Worker, workers: Mapping[WorkerNumber, Worker]) -> Mapping[WorkerNumber, Worker]:
+        """See Everywhere: none but itself, as rows have other numbers elsewhere."""
+        return {worker.number: worker} if worker.number in workers else {}
+
+    def holders(self, key: object) -> Collection[WorkerNumber]:
+        """See Everywhere."""
+        return self._map.holders([key])
+
+    def local(self, worker: Worker, keys: Sequence[Any]) -> Sequence[Any]:
+        """See Everywhere."""
+        return self._map.local(worker.number, keys)
 
 
 class LayoutProbe:
@@ -332,15 +317,13 @@ class LayoutProbe:
     The row is requested like any other, but only its layout (and digests) are sent, no data. One request at a time.
 
     Args:
-        placement: who holds what.
         schedule, assembly: of the session.
 
     Attributes:
         request: the one that is under way.
     """
 
-    def __init__(self, placement: ShardPlacement, schedule: Schedule, assembly: Assembly) -> None:
-        self._placement = placement
+    def __init__(self, schedule: Schedule, assembly: Assembly) -> None:
         self._schedule = schedule
         self._assembly = assembly
         self._tried = WeakKeyDictionary[Bundle, set[int]]()  # a batch that is handed out needs no more rows
@@ -348,15 +331,15 @@ class LayoutProbe:
 
     def next_row(self) -> tuple[WorkerNumber, Slice] | None:
         """Returns which row to request, and from whom, when a layout is needed and can be had."""
-        placement, workers = self._placement, self._schedule.workers
-        if self.request is not None or not placement.active or self._schedule.stackable or placement.whole:
+        placement, workers = self._schedule.placement, self._schedule.workers
+        if self.request is not None or not placement.needs_layout or self._schedule.stackable:
             return None
         for bundle in self._schedule.bundles.values():
             if bundle.slices or bundle.failed:
                 continue
             tried = self._tried.setdefault(bundle, set())
             for row, key in enumerate(bundle.plan.keys):
-                holders = [] if row in tried else placement.map.holders([key])
+                holders = () if row in tried else placement.holders(key)
                 able = [number for number in holders if number in workers and workers[number].has_room]
                 if able:
                     return min(able), Slice(bundle, row, row + 1, whole=False)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from headrace.errors import ShardError
-from headrace.feed.client.work_units import Request
+from headrace.feed.client.work_units import Request, Slice
 from headrace.feed.client.worker_pool import Worker
 from headrace.feed.identifiers import WorkerNumber
 from headrace.feed.wire import messages
@@ -115,33 +115,30 @@ class Verifier:
 
     def next(
         self,
-        workers: Mapping[WorkerNumber, Worker],
+        makers: Callable[[Worker, Slice], Mapping[WorkerNumber, Worker]],
         requests: int,
-        holds: Callable[[WorkerNumber, Request], bool],
     ) -> tuple[WorkerNumber, Check] | None:
         """Returns the next check and the worker for it, None when there is no check or no worker for it now.
 
         Args:
-            workers: those that can be asked.
+            makers: returns who can be asked to make a slice of a worker again.
             requests: how many there have been.
-            holds: returns whether a worker has the data that a slice was made of.
         """
         allowed = CHEAP_SECONDS + (CHECK_SHARE + HEADROOM * self._share) * self._made - self._spent
         for check in self._waiting:
             if check.seconds > allowed:
                 continue
+            maker = check.request.worker
             others = [
-                number for number, load in workers.items()
-                if (load.executors > 1 or load is not check.request.worker) and holds(number, check.request)
-                and load.numerics == check.numerics
+                load for load in makers(maker, check.request.slice).values()
+                if (load.executors > 1 or load is not maker) and load.numerics == check.numerics
                 and (load.has_room or requests - check.at > PATIENCE)
             ]  # fmt: skip
             if others:
-                maker = check.request.worker.number
-                best = min(others, key=lambda number: (number == maker, len(workers[number].outstanding)))
+                best = min(others, key=lambda load: (load is maker, len(load.outstanding)))
                 self._waiting.remove(check)
                 self._spent += check.seconds
-                return best, check
+                return best.number, check
         return None
 
     def compare(self, worker: Worker, check: Check, done: messages.Done) -> Difference | None:

@@ -14,6 +14,7 @@ A request has one of five purposes:
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -106,6 +107,13 @@ class Bundle:
     def failed(self) -> bool:
         """Whether none of its batches can be had."""
         return len(self.failures) == len(self.plans)
+
+    def split(self, first: int, last: int, count: int, holders: frozenset[WorkerNumber] | None = None) -> None:
+        """Cuts rows first..last-1 of its batch into `count` slices."""
+        rows = last - first
+        count = min(rows, count)
+        edges = [first + rows * k // count for k in range(count + 1)]
+        self.slices += [Slice(self, a, b, whole=False, holders=holders) for a, b in itertools.pairwise(edges) if b > a]
 
 
 Purpose = Literal["rows", "hedge", "moved", "check", "layout"]

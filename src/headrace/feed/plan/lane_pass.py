@@ -101,12 +101,12 @@ class LaneDraw:
         """Outputs that came."""
         return self.drawn.rows if self.drawn is not None and not self.failed else 0
 
-    def request(self) -> Draw:
-        """Returns what a worker is asked, with the token that saves it the most."""
+    def request(self, share: tuple[int, int] | None = None) -> Draw:
+        """Returns what a worker is asked, with the token that saves it the most; `share`: see `Draw`."""
         token, lanes = self._nearest(), self.lanes
         return Draw(
             self.cursor.lane, lanes.count, self.first, self.count, lanes.shuffle, lanes.drop_last, token.at,
-            token.token, self.part, lanes.skip,
+            token.token, self.part, lanes.skip, share,
         )  # fmt: skip
 
     def cheap(self) -> bool:
