@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import botocore.awsrequest
 import botocore.config
@@ -20,7 +21,7 @@ import pytest
 from botocore.auth import SigV4Auth
 
 from patience import allowed
-from serve_process import BUCKET, ROLE, ServeProcess, wait_for
+from serve_process import BUCKET, ROLE, ServeProcess, serving, wait_for
 
 JSON = "application/x-amz-json-1.1"
 LIST = {"X-Amz-Target": "SageMaker.ListTrainingJobs", "Content-Type": JSON}
@@ -346,6 +347,21 @@ def test_presigned_addresses_are_good_for_one_object_and_time(endpoint: ServePro
         with pytest.raises(urllib.error.HTTPError, match="403"):
             urllib.request.urlopen(wrong, timeout=30)
     wait_for(lambda: _refused(old))
+
+
+def test_the_signature_of_a_presigned_address_is_not_in_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    import urllib.request
+
+    monkeypatch.setenv("HEADRACE_LOG", "debug")
+    with serving() as endpoint:
+        for version, name in (("s3", "Signature"), ("s3v4", "X-Amz-Signature")):
+            client = endpoint.client("s3", config=botocore.config.Config(signature_version=version))
+            url = client.generate_presigned_url("list_objects_v2", Params={"Bucket": BUCKET, "Prefix": f"a-{version}"})
+            secret = dict(parse_qsl(urlsplit(url).query))[name]
+            with urllib.request.urlopen(url.replace("Signature", "S%69gnature"), timeout=30):
+                pass
+            wait_for(lambda version=version: f"prefix=a-{version}" in endpoint.log)
+            assert secret not in unquote(endpoint.log)
 
 
 def _refused(url: str) -> bool:

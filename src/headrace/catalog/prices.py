@@ -26,8 +26,8 @@ from headrace.private_folders import make_folders
 
 CURRENCY = "USD"
 DEFAULT_REGION = "us-east-1"
-_REGION = re.compile(r"[a-z]{2,4}(-[a-z]+)+-[0-9]{1,2}")
 """The region whose prices are shown when none is given."""
+_REGION = re.compile(r"[a-z]{2,4}(-[a-z]+)+-[0-9]{1,2}")
 
 SAGEMAKER = "sagemaker"
 EC2 = "ec2"

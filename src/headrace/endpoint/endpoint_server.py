@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from urllib.parse import unquote
 
 import psutil
 
@@ -53,6 +54,7 @@ BODY_BYTES = 2 << 20
 """Of a request that is not for S3. The greatest CreateTrainingJob that the limits allow has about half of it."""
 
 _log = logging.getLogger(__name__)
+_SECRET = ("x-amz-signature", "signature", "x-amz-security-token")
 
 
 @dataclass(eq=False)
@@ -105,7 +107,8 @@ class Dispatcher:
                     "the job of this key is not there any more", 403 if protocol is Protocol.S3 else 400,
                 )  # fmt: skip
             caller, rights = dataclasses.replace(caller, job=job[0]), job[1]
-        asked = f"{request.method} {request.raw_path}?{request.raw_query} {request.headers.get('x-amz-target')}"
+        query = _without_signature(request.raw_query)
+        asked = f"{request.method} {request.raw_path}?{query} {request.headers.get('x-amz-target')}"
         copied = request.headers.get("x-amz-copy-source")
         _log.debug(
             "%s asks %s: %s%s", caller.holder.value, caller.service, asked.strip(), f" of {copied}" if copied else ""
@@ -118,6 +121,11 @@ class Dispatcher:
             words = f"headrace serve has no service {caller.service[:60]!r}; it has {known}"
             raise ServiceError("UnknownOperationException", words, 404)
         return service.answer(request, read_body(), caller, _protocol(request))
+
+
+def _without_signature(query: str) -> str:
+    """Returns a query without what would let a reader of the log send it again."""
+    return "&".join(part for part in query.split("&") if unquote(part.partition("=")[0]).lower() not in _SECRET)
 
 
 def _with_checked_body(request: HttpRequest, caller: Caller) -> HttpRequest:

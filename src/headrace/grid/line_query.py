@@ -1,4 +1,4 @@
-"""Lines from a database: the rows of one query, in one transaction that can write nothing, through SQLAlchemy."""
+"""Lines from a database: the rows of one query, in one transaction that can change no table, through SQLAlchemy."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ class Grid:
         return digest_of(self.lines)
 
 
-def load_grid(path: str | os.PathLike[str], variables: Mapping[str, str] = os.environ) -> Grid:
+def load_grid(path: str | os.PathLike[str]) -> Grid:
     """Reads a grid's file, its job and its lines.
 
     Raises:
@@ -135,7 +135,7 @@ def load_grid(path: str | os.PathLike[str], variables: Mapping[str, str] = os.en
         base=base,
         known=JobFields.model_fields,
         channels=tuple(job.inputs),
-        variables=variables,
+        variables=os.environ,
     )
     unknown = _unknown_engines(lines)
     if unknown:

@@ -332,7 +332,6 @@ def project(
     *,
     max_cost: float | None = None,
     region: str | None = None,
-    on: date | None = None,
 ) -> Projection:
     """Returns what a job may cost. Pure.
 
@@ -341,10 +340,9 @@ def project(
         max_run: seconds after which it is stopped; 0 for no limit.
         max_cost: its budget, None without one.
         region: whose prices are taken; None for us-east-1, which a note says.
-        on: no later price is taken; None for the newest.
     """
     where = region or DEFAULT_REGION
-    prices = {group.name: price_of(group.instance_type, where, on=on) for group in groups}
+    prices = {group.name: price_of(group.instance_type, where) for group in groups}
     why_not = unpriced(groups, prices, where)
     planned = tuple(_group(group, prices[group.name], why_not) for group in groups)
     per_hour = _sum(planned, why_not)

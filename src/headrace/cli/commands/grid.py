@@ -223,8 +223,9 @@ def stop(grid: str, lines: tuple[str, ...], output: str) -> int:
     LINE is a line's place (array.txt:3) or its number (3; of a query or matrix from 1), its key, or the name of its
     job. The other lines go on.
 
-    The process that controls the grid does it; where there is none, this command does, and waits for the end.
-    `headrace grid retry` lets lines go on that were stopped.
+    The process that controls the grid does it. Where there is none, this command stops the whole grid and waits for
+    the end; lines that are named it asks to stop, and does not wait. `headrace grid retry` lets lines go on that were
+    stopped.
 
     \b
     Examples:

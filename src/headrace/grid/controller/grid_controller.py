@@ -322,7 +322,7 @@ LOOK_LOCAL, LOOK_PLATFORM = 0.5, 3.0  # seconds between two looks at one run
 LOOKS_PER_SECOND = 5.0  # at runs of one engine in one region
 STOP_AGAIN = 15.0
 COST_SECONDS = 10.0
-THREADS = 8
+_THREADS = 8  # for starts, looks and stops
 Told = Callable[[LineRecord, str], object]
 """Is told of a line that has changed, and of trouble with it in words."""
 
@@ -337,7 +337,6 @@ class GridController:
         told: of each line that has changed.
         told_copy: of each copy that has changed.
         instant: told before and after every call outside.
-        threads: for starts, looks and stops.
     """
 
     def __init__(
@@ -349,7 +348,6 @@ class GridController:
         told: Told,
         told_copy: Callable[[CopyRecord], object],
         instant: Instant = nothing_happens,
-        threads: int = THREADS,
     ) -> None:
         self._journal = journal
         self._jobs = jobs
@@ -365,7 +363,7 @@ class GridController:
         self._lines = {line.key: line for line in self._grid.lines}
         owner = f"{self._grid.name} {self._grid.created:.3f}"
         self._copying = None if jobs is None else GridCopying(journal, jobs, owner, told_copy)
-        self._pool = ThreadPoolExecutor(threads, "headrace-grid")
+        self._pool = ThreadPoolExecutor(_THREADS, "headrace-grid")
         self._copiers = ThreadPoolExecutor(2, "headrace-grid-copy")
         self._futures: dict[Future[object], Hashable] = {}
         self._due: dict[str, float] = {}

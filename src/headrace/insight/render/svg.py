@@ -331,13 +331,13 @@ def _time_ticks(axes: Axes) -> list[tuple[float, str]]:
     return [(at, clock(at)[: 8 if size < 60 else 5]) for at in range(first, math.floor(axes.right) + 1, size)]
 
 
-def nice_ticks(low: float, high: float, about: int = 5) -> list[float]:
-    """Returns round numbers between two values, about as many as asked for.
+def nice_ticks(low: float, high: float) -> list[float]:
+    """Returns round numbers between two values, about five.
 
     >>> nice_ticks(0, 23)
     [0.0, 5.0, 10.0, 15.0, 20.0]
     """
-    raw = (high - low) / about
+    raw = (high - low) / 5
     size = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * size for factor in (1, 2, 2.5, 5, 10) if factor * size >= raw * 0.999)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
