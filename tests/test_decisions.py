@@ -124,7 +124,7 @@ EXPECTED = {
         "error.reason in ('WRONG_VERSION_NUMBER', 'HTTP_REQUEST', 'UNSUPPORTED_PROTOCOL')",
         "(error.reason or str(error)).lower().replace('_', ' ')",
     },
-    "runs/reader.py": {"_TOO_LARGE.search(line)"},  # digits of a number in a line of JSON
+    "runs/reader.py": {"_TOO_LARGE.search(line)", "line.startswith(_OTHERS)"},  # a number and a name in lines of JSON
     "console/guard.py": {"message['type'] == 'http.response.start'"},  # ASGI
     "instance/channels/download.py": {"error.message.startswith(prefix)"},  # a channel is not named twice
     "adapters/tensorflow.py": {"str(getattr(error, 'message', '') or error).strip().partition('\\n')"},  # shown
