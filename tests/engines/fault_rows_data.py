@@ -28,7 +28,8 @@ from fault_jobs import DOWNLOADING, FEEDING, KEEPING, LOGGING, PIPING, SAVING, S
 from fault_row import COMPLETED, Row
 from fault_s3 import change, downloading, fill_disk, go_on, serve, vanish
 
-from headrace.runs.events import DataWorkerLost, FeedReady
+from headrace.insight import report
+from headrace.runs.events import DataWorkerLost, FeedReady, ProgramExited
 
 if TYPE_CHECKING:
     from fault_play import Play
@@ -42,6 +43,15 @@ def served_again(times: int) -> object:
 def worker_lost(play: Play) -> None:
     """The run says that it lost a data worker."""
     play.until(lambda: play.events(DataWorkerLost), "the loss of a data worker")
+
+
+def lost_lines_told(play: Play) -> None:
+    """The event, the words at the terminal and the report's note say how many of its 8,000 lines the log has not."""
+    (ended,) = play.events(ProgramExited)
+    assert ended.lost_lines == 8000 - sum(line.kind == "o" for line in play.run.logs()) > 1000
+    words = f"lines of its output that the disk did not take: {ended.lost_lines}"
+    assert words in play.said_to_user()
+    assert any(words in note for note in report(play.run).notes)
 
 
 def make_data(play: Play) -> None:
@@ -169,7 +179,14 @@ CHANNELS = [
 ]
 
 DISKS = [
-    Row("disk full: log", LOGGING, then(disk_full, let_end), **COMPLETED, machine=(small_disk("home", 4),)),
+    Row(
+        "disk full: log",
+        LOGGING,
+        then(disk_full, let_end),
+        **COMPLETED,
+        machine=(small_disk("home", 4),),
+        after=(lost_lines_told,),
+    ),
     Row(
         "disk full: model on the host",
         SAVING,

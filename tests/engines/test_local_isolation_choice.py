@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -29,6 +30,7 @@ from headrace.hosting.isolation.network_layout import (
 from headrace.hosting.isolation.probing import Findings
 from headrace.instance.launch_plan import NAMESPACE, NO_ISOLATION, SHARED_NETWORK, Isolation
 from headrace.runs import Status, runs_dir
+from patience import until
 
 ROUTES = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
 DEFAULT = "eth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n"
@@ -36,6 +38,29 @@ DEFAULT = "eth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n"
 
 def route(destination: str, mask: str) -> str:
     return f"eth0\t{destination}\t00000000\t0001\t0\t0\t0\t{mask}\t0\t0\t0\n"
+
+
+INTERRUPTED = """
+import signal, sys, time
+from headrace.hosting.isolation import probing
+signal.signal(signal.SIGINT, lambda *_: print("interrupted", flush=True))  # as a command that ends in order
+words = f"import time; open({sys.argv[1]!r}, 'w').close(); time.sleep(1.0)"
+probing.module_command = lambda *_, **__: [sys.executable, "-c", words]
+print(probing._try(False), flush=True)
+"""
+
+
+def test_ctrl_c_in_a_terminal_is_not_why_a_machine_cannot_separate_hosts(tmp_path: Path) -> None:
+    began = tmp_path / "began"
+    with subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED, str(began)], stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        until(began.exists, what="the trial")
+        os.killpg(process.pid, signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
+    interrupted, answer = out.splitlines()
+    assert interrupted == "interrupted"
+    assert answer == "('', '')"
 
 
 DROPS = {"data": "tcp flags & psh == psh drop", "everything": "meta l4proto tcp drop"}

@@ -141,12 +141,12 @@ log.write_line("o", b"a" * 100)
 soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 resource.setrlimit(resource.RLIMIT_FSIZE, (200, hard))
 assert not log.write_line("o", b"b" * 100)     # 69 of its bytes fit
-assert not log.write_line("o", b"c" * 100)
+assert not log.write_line("o", b"c" * 100 + b"\\nthree\\nlines")
 resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 assert log.write_line("o", b"d" * 100)
 log.close()
 assert errors == ["File too large"], errors
-assert log.lost == 2
+assert log.lost == 4
 """
 
 
@@ -156,7 +156,7 @@ def test_a_short_write_is_told_in_the_log_once_the_disk_has_room_again(tmp_path:
     first, torn, note, last = path.read_bytes().splitlines()
     assert first[30:] == b"a" * 100
     assert len(first) + 1 + len(torn) == 200
-    assert note[28:] == b"h 2 lines lost here: File too large"
+    assert note[28:] == b"h 4 lines lost here: File too large"
     assert last[30:] == b"d" * 100
 
 

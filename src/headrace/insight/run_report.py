@@ -45,7 +45,7 @@ from headrace.runs import (
     Stream,
 )
 from headrace.runs.cause import CauseInWords, in_words
-from headrace.runs.event_text import losses, not_started, sentence, silence_text
+from headrace.runs.event_text import lines_text, losses, not_started, sentence, silence_text
 from headrace.runs.run_paths import AGENT
 
 
@@ -192,6 +192,7 @@ def judge(
         )
     if state.degraded:
         notes.append(f"degraded: {losses(state.lost)} while the job went on")
+    notes += [f"{one.stream}: {lines_text(one)}" for one in state.programs if one.lost_lines]
     if not (state.finished or waits):
         notes.append("the run is still going on: the figures are of now")
     groups = _groups(plan, state, columns, window, one_machine=header.engine == "local")

@@ -43,7 +43,7 @@ from headrace.runs.events import (
 from headrace.runs.run_paths import RunPaths
 
 if TYPE_CHECKING:
-    from headrace.runs.state import RunState
+    from headrace.runs.state import Program, RunState
 
 _SEEN = frozenset({SecondaryStatus.TRAINING, SecondaryStatus.STOPPING})  # without being told
 _DISPATCHER = "tf-dispatcher"  # its stream; `headrace.instance.frameworks` names it, which this room may not import
@@ -74,6 +74,11 @@ def worlds_text(worlds: Iterable[tuple[str, Iterable[str]]]) -> str:
 def program(stream: str) -> str:
     """Returns the name of a program: ``rank 0``, ``feed``."""
     return f"rank {stream}" if stream.isdecimal() else stream
+
+
+def lines_text(event: ProgramExited | Program) -> str:
+    """Returns how much of a program's output is not in its log, because the disk did not take it; else nothing."""
+    return f"lines of its output that the disk did not take: {event.lost_lines}" if event.lost_lines else ""
 
 
 def losses(lost: Iterable[HostLost | DataWorkerLost]) -> str:
@@ -134,10 +139,13 @@ def told(event: Event) -> str:
         return f"{event.group}/{event.host}: {sentence(event)}{degraded}"
     if isinstance(event, ChannelProgress) and event.files == event.files_total:
         return f"channel {event.channel}: {counted(event.files, 'file')}, {event.bytes / 1e6:.1f} MB"
-    if isinstance(event, ProgramExited) and not event.stopped and (event.exit_code or event.signal):
-        how = short_exit_text(event.exit_code, event.signal)
-        why = f": {event.reason}" if event.reason else ""
-        return f"{event.group}/{event.host}[{event.stream}]: ended with {how}{why}"
+    if isinstance(event, ProgramExited):
+        failed = not event.stopped and (event.exit_code or event.signal)
+        how = f"ended with {short_exit_text(event.exit_code, event.signal)}" if failed else ""
+        words = ", ".join(
+            filter(None, (how + (f": {event.reason}" if how and event.reason else ""), lines_text(event)))
+        )
+        return words and f"{event.group}/{event.host}[{event.stream}]: {words}"
     return ""
 
 
@@ -212,7 +220,8 @@ def left_out(event: MetricsLeftOut) -> str:
 
 def _exited(event: ProgramExited) -> str:
     how = f"{program(event.stream)} ended with {short_exit_text(event.exit_code, event.signal)}"
-    return how + (", as it was told to" if event.stopped else "") + (f": {event.reason}" if event.reason else "")
+    how += (", as it was told to" if event.stopped else "") + (f": {event.reason}" if event.reason else "")
+    return ", ".join(filter(None, (how, lines_text(event))))
 
 
 def _worker_lost(event: DataWorkerLost) -> str:

@@ -141,7 +141,8 @@ class ProgramStarted(HostEvent, frozen=True, tag="program_started"):
 class ProgramExited(HostEvent, frozen=True, tag="program_exited"):
     """A program ended. Exactly one of `exit_code` and `signal` is set.
 
-    `reason` says how, in words, when more is known: that the kernel killed it for memory.
+    `reason` says how, in words, when more is known: that the kernel killed it for memory. `lost_lines` of its output
+    are not in its log, because the disk did not take them.
     """
 
     stream: str
@@ -149,6 +150,7 @@ class ProgramExited(HostEvent, frozen=True, tag="program_exited"):
     signal: int | None = None
     stopped: bool = False  # it ended because the agent had asked it to
     reason: str = ""
+    lost_lines: int = 0
 
 
 class FeedReady(HostEvent, frozen=True, tag="feed_ready"):

@@ -285,6 +285,7 @@ class Program:
         stopped: it ended because it was told to.
         argv: its command line.
         attempt: in which attempt it ran, from 1.
+        lost_lines: lines of its output that the disk did not take.
     """
 
     stream: Stream
@@ -296,6 +297,7 @@ class Program:
     stopped: bool = False
     argv: tuple[str, ...] = ()
     attempt: int = 1
+    lost_lines: int = 0
 
 
 @dataclass(frozen=True)
@@ -410,6 +412,7 @@ class _Fold:
             exit_code=event.exit_code,
             signal=event.signal,
             stopped=event.stopped,
+            lost_lines=event.lost_lines,
         )
 
 

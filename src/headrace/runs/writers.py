@@ -127,7 +127,7 @@ class AppendFile:
     Attributes:
         path: the file.
         size: bytes in the file, as far as this writer knows.
-        lost: records that could not be written.
+        lost: lines of records that could not be written.
         error: the error of the last record, None if it was written.
     """
 
@@ -142,14 +142,21 @@ class AppendFile:
         self._closed = False
         self._lock = threading.RLock()
 
-    def append(self, record: bytes) -> bool:
-        """Appends one record, which ends with a newline. Returns whether it is in the file as a whole."""
+    def append(self, record: bytes, note: bytes = b"") -> bool:
+        """Appends one record, which ends with a newline, behind a note. Returns whether they are in the file whole."""
         with self._lock:
+            rest = memoryview(record)
             try:
                 self.open()
-                self._write(b"\n" + record if self._torn else record)
+                rest = memoryview(b"\n" * self._torn + note + record)
+                while rest:
+                    # A short write means a full disk or a size limit; the next write says which.
+                    written = os.write(self._descriptor, rest)
+                    self.size += written
+                    self._torn = written > 0 and rest[written - 1] != 0x0A
+                    rest = rest[written:]
             except OSError as error:
-                self.lost += 1
+                self.lost += min(bytes(rest).count(b"\n"), record.count(b"\n"))
                 known = self.error is not None and self.error.errno == error.errno
                 self.error = error
                 if not known:
@@ -175,15 +182,6 @@ class AppendFile:
             os.close(descriptor)
             raise
         self._descriptor = descriptor
-
-    def _write(self, data: bytes) -> None:
-        rest = memoryview(data)
-        while rest:
-            # A short write means a full disk or a size limit; the next write says which.
-            written = os.write(self._descriptor, rest)
-            self.size += written
-            self._torn = written > 0 and rest[written - 1] != 0x0A
-            rest = rest[written:]
 
     def close(self) -> None:
         """Closes the file. Later records are lost and reported."""
@@ -222,6 +220,10 @@ class _RecordWriter(Generic[R]):
         """Appends one record. Returns False when it could not be written, which is reported."""
         line = self._encoder.encode(record) + b"\n"
         return _do(len(line), lambda: self._file.append(line))
+
+    def write_after(self, make: Callable[[], R]) -> bool:
+        """Appends the record that `make` returns when all is written that writers of this process were given before."""
+        return _do(0, lambda: self._file.append(self._encoder.encode(make()) + b"\n"))
 
     def close(self) -> None:
         """Closes the file."""
@@ -364,7 +366,7 @@ class LogWriter:
         return b"".join(self._records("h", text.encode(), time.time()))
 
     def _append(self, record: bytes) -> bool:
-        if self._file.append(self._missing() + record):
+        if self._file.append(record, self._missing()):
             self._lost_told = self._file.lost
             return True
         self._last_error = (self._file.error and self._file.error.strerror) or "write error"

@@ -208,9 +208,10 @@ class HostPrograms:
         if not running.told_to_stop:
             running.cause = self._context.memory.of_program(running.exit_code, running.signal)
         _log.debug("%s %s", running.stream, running.cause)
-        self._context.events.write(
-            ProgramExited(
-                t=time.time(),
+        log, now = self._logs[running.stream], time.time()
+        self._context.events.write_after(
+            lambda: ProgramExited(
+                t=now,
                 group=self._context.me.group,
                 host=self._context.me.name,
                 stream=running.stream,
@@ -218,6 +219,7 @@ class HostPrograms:
                 signal=running.signal,
                 stopped=running.told_to_stop,
                 reason="" if running.cause.kind is CauseKind.PROGRAM_EXITED else running.cause.reason,
+                lost_lines=log.lost,
             )
         )
 

@@ -178,6 +178,7 @@ def _try(user_namespace: bool, *, outward: bool = False, own_network: bool = Tru
                 module_command(PROBE, str(folder), overlay, options=["-S"]),
                 env={**os.environ, "PYTHONPATH": package},
                 cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS, check=False,
+                start_new_session=True,  # Ctrl-C in a terminal is for headrace: here it would be a reason
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             return f"trying it took longer than {SECONDS:g} s", why_not
