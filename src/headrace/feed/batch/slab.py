@@ -90,9 +90,9 @@ class Slab:
             raise
         return cls(descriptor, rounded)
 
-    def view(self, size: int | None = None) -> NDArray[np.uint8]:
-        """Returns a new array over the first `size` bytes; all arrays made of it keep it, and the mapping, alive."""
-        return np.frombuffer(self._map, np.uint8, self.size if size is None else size)
+    def view(self, size: int | None = None, offset: int = 0) -> NDArray[np.uint8]:
+        """Returns a new array over `size` bytes; all arrays made of it keep it, and the mapping, alive."""
+        return np.frombuffer(self._map, np.uint8, self.size if size is None else size, offset)
 
     @property
     def pinned(self) -> bool:
@@ -145,6 +145,7 @@ class Lease:
         self.used, self.pinned = used, pinning is not None
         self.bytes = used if self.pinned else 0  # of the views that are held
         self.views = int(self.pinned)
+        self._tracked: list[weakref.ref[Any]] = []  # a `weakref.finalize` each would cost twice as much
         self._whole = self._track(slab.view(used)) if self.pinned else None
 
     def view(self, offset: int, length: int) -> NDArray[np.uint8]:
@@ -153,11 +154,11 @@ class Lease:
             return self._whole[offset : offset + length]
         self.views += 1
         self.bytes += length
-        return self._track(np.frombuffer(self.slab.memory(offset, length), np.uint8))
+        return self._track(self.slab.view(length, offset))
 
     def _track(self, view: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        finalizer = weakref.finalize(view, _give_back, self._number, view.size, self._returned, self._pinning)
-        finalizer.atexit = False
+        note = functools.partial(_give_back, self._number, view.size, self._returned, self._pinning)
+        self._tracked.append(weakref.ref(view, note))  # the pool keeps this lease until all of its views are gone
         return view
 
     def end(self) -> None:
@@ -165,7 +166,7 @@ class Lease:
         self._whole = None
 
 
-def _give_back(number: SlabNumber, size: int, returned: Returned, pinning: CudaPinning | None) -> None:
+def _give_back(number: SlabNumber, size: int, returned: Returned, pinning: CudaPinning | None, _: object) -> None:
     returned.append((number, size, pinning.fence() if pinning is not None else None))
 
 
@@ -227,10 +228,10 @@ class SlabPool:
         return [*self._leased.values()]
 
     def _collect(self) -> None:
-        while self._returned:
-            self._fenced.append(self._returned.popleft())
         for _ in range(len(self._fenced)):
-            number, size, fence = self._fenced.popleft()
+            self._returned.append(self._fenced.popleft())
+        while self._returned:
+            number, size, fence = self._returned.popleft()
             if fence is not None and not fence():
                 self._fenced.append((number, size, fence))
                 continue
