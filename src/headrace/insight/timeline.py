@@ -152,7 +152,7 @@ class _Lane:
 def is_fault(event: Event) -> bool:
     """Returns whether an event says that something was lost, or failed by itself."""
     if isinstance(event, ProgramExited):
-        return bool(event.lost_lines) or (not event.stopped and bool(event.exit_code or event.signal))
+        return event.failed or bool(event.lost_lines)
     return isinstance(event, HostLost | DataWorkerLost) or (
         isinstance(event, RunFinished) and event.status is Status.FAILED
     )

@@ -21,6 +21,7 @@ from types import FrameType, TracebackType
 from typing import Protocol
 
 from headrace.errors import HeadraceError, RunFailed, RunInterrupted
+from headrace.exit_status import INTERRUPTED
 
 
 class RunLeft(KeyboardInterrupt):
@@ -248,7 +249,7 @@ class CtrlC:
             tell("stopped by Ctrl-C before the run began")
         if hasattr(sys, "ps1") or sys.flags.inspect:  # a prompt, or a script with a prompt behind it (python -i)
             raise KeyboardInterrupt from None
-        raise RunInterrupted(130) from None
+        raise RunInterrupted(INTERRUPTED) from None
 
     def _stopped(self, error: BaseException | None) -> bool:
         """Tells whether the wait has ended because of Ctrl-C."""

@@ -140,11 +140,7 @@ def told(event: Event) -> str:
     if isinstance(event, ChannelProgress) and event.files == event.files_total:
         return f"channel {event.channel}: {counted(event.files, 'file')}, {event.bytes / 1e6:.1f} MB"
     if isinstance(event, ProgramExited):
-        failed = not event.stopped and (event.exit_code or event.signal)
-        how = f"ended with {short_exit_text(event.exit_code, event.signal)}" if failed else ""
-        words = ", ".join(
-            filter(None, (how + (f": {event.reason}" if how and event.reason else ""), lines_text(event)))
-        )
+        words = _ended(event) if event.failed else lines_text(event)
         return words and f"{event.group}/{event.host}[{event.stream}]: {words}"
     return ""
 
@@ -218,10 +214,9 @@ def left_out(event: MetricsLeftOut) -> str:
     return f"metric definitions: {number}{what}" + (f", the first: {event.example!r}" if event.example else "")
 
 
-def _exited(event: ProgramExited) -> str:
-    how = f"{program(event.stream)} ended with {short_exit_text(event.exit_code, event.signal)}"
-    how += (", as it was told to" if event.stopped else "") + (f": {event.reason}" if event.reason else "")
-    return ", ".join(filter(None, (how, lines_text(event))))
+def _ended(event: ProgramExited) -> str:
+    how = f"ended with {short_exit_text(event.exit_code, event.signal)}{', as it was told to' if event.stopped else ''}"
+    return ", ".join(filter(None, (how + (f": {event.reason}" if event.reason else ""), lines_text(event))))
 
 
 def _worker_lost(event: DataWorkerLost) -> str:
@@ -249,7 +244,7 @@ _SENTENCES: dict[type[Event], Callable[[Any], str]] = {
     HostJoined: lambda event: f"joins: the ranks could use {counted(event.desired, 'data host')}",
     HostNotCollected: lambda event: f"what it made, or the end of its record, is missing: {event.reason}",
     ProgramStarted: lambda event: f"{program(event.stream)} started, pid {event.pid}",
-    ProgramExited: _exited,
+    ProgramExited: lambda event: f"{program(event.stream)} {_ended(event)}",
     FailureWritten: lambda event: "output/failure written by headrace",
     FeedReady: lambda event: f"feed server ready with {event.executors} executors",
     ServerReady: lambda event: f"{event.stream} ready with TensorFlow {event.version}",

@@ -152,6 +152,11 @@ class ProgramExited(HostEvent, frozen=True, tag="program_exited"):
     reason: str = ""
     lost_lines: int = 0
 
+    @property
+    def failed(self) -> bool:
+        """Whether it failed by itself."""
+        return not self.stopped and bool(self.exit_code or self.signal)
+
 
 class FeedReady(HostEvent, frozen=True, tag="feed_ready"):
     """A host's feed server accepts connections."""

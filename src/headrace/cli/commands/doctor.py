@@ -9,7 +9,7 @@ from click.core import ParameterSource
 
 from headrace.child_python import module_command
 from headrace.cli.options import output_option, set_option
-from headrace.exit_status import short_exit_text, split_status
+from headrace.exit_status import INTERRUPTED, short_exit_text, split_status
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from headrace.measuring.run_profiled import Command
 
 POLL_SECONDS = 0.1
-INTERRUPTED = 130
 SIGN_SECONDS = 5.0  # between two signs of a wait
 STAGE_SECONDS = 60.0  # a stage of the trial over TCP may last: it imports torch, beside what else the machine does
 ENDING_SECONDS = 5.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import importlib
 import importlib.util
 import json
 import os
@@ -106,11 +105,13 @@ def index(source: str, pattern: str | None, kind: str | None) -> None:
       headrace feed index /data/train
       headrace feed index s3://bucket/train/ --pattern '**/*.parquet'
     """
+    from headrace import feed
+
     ending = pattern.rpartition(".")[2] if pattern is not None else "tar"
     if kind is None and ending not in KINDS:
         raise UsageError(f"of what kind are shards {pattern!r}?", hint=f"--kind {', '.join(KINDS)}")
     kind = kind or ending
-    rows = getattr(importlib.import_module(KINDS[kind]), kind)(source, f"*.{kind}" if pattern is None else pattern)
+    rows = getattr(feed, kind)(source, f"*.{kind}" if pattern is None else pattern)
     click.echo(f"{len(rows)} rows in {source}")
 
 

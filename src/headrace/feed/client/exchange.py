@@ -164,8 +164,7 @@ class Exchange:
     def abandon(self) -> None:
         """A pass has ended: cancels its requests, and drops the checks that wait."""
         self._verifier.clear()
-        for worker in self._worker_pool.workers():
-            self._cancel(list(worker.outstanding.values()))
+        self._cancel([owed for worker in self._worker_pool.workers() for owed in worker.outstanding.values()])
 
     def _cancel(self, requests: Sequence[Request]) -> None:
         for worker, owed in itertools.groupby(requests, key=lambda request: request.worker):

@@ -172,12 +172,12 @@ class Holdings:
         return {number: worker for number, worker in workers.items() if self._asked.get(number) is self._of[lane]}
 
     def together(self, lane: int, other: int) -> bool:
-        """Returns whether two lanes are of one holding."""
-        return not self.apart or self._of[lane] is self._of[other]
+        """Returns whether two lanes, which are dealt, are of one holding."""
+        return self._of[lane] is self._of[other]
 
     def lost(self, lane: int) -> bool:
-        """Returns whether no worker can read a lane any more."""
-        return self.apart and all(holding is not self._of[lane] for holding in self._asked.values())
+        """Returns whether no worker can read a lane, which is dealt, any more."""
+        return all(holding is not self._of[lane] for holding in self._asked.values())
 
 
 def _refuse(key: str, one: _Holding, its_name: str, other: _Holding, name: str) -> NoReturn:
@@ -218,8 +218,10 @@ class LaneHomes:
         home = self._homes.get(lane)
         if home is not None and home in readers:
             return {home: readers[home]}
-        homes = {other: number for other, number in self._homes.items() if self.holdings.together(lane, other)}
-        executors = self.executors if readers is workers else sum(worker.executors for worker in readers.values())
+        homes, executors = self._homes, self.executors
+        if readers is not workers:  # lanes of other holdings have other workers
+            homes = {other: number for other, number in homes.items() if self.holdings.together(lane, other)}
+            executors = sum(worker.executors for worker in readers.values())
         held = Counter(number for number in homes.values() if number in readers)
         lanes = len(homes.keys() | {lane})
         share = max(1, math.ceil(lanes / max(1, executors)))

@@ -69,7 +69,7 @@ class DataUnion:
         self._warn = warn
         self.whole = False
         self._since = 0.0
-        self._uniform = self._apart = False
+        self._apart = False  # workers hold different data, once it is known what they hold
         self._orphaned: float | None = None
 
     # Gathering
@@ -121,7 +121,7 @@ class DataUnion:
                 f"{worker.name} came late and holds shards that are not in this run, as {self.map.unknown[before]!r}: "
                 "they are not loaded"
             )
-        if self._uniform and not self.map.uniform:
+        if self.map.fixed and not self._apart and not self.map.uniform:
             self.map.remove(worker.number)
             reason = f"{worker.name} does not hold the shards any more that it held before"
             self._worker_pool.refuse(worker, reason)
@@ -191,8 +191,7 @@ class DataUnion:
             self._apart = self._worker_pool.all_needed = self.holdings.apart
             return Everywhere()
         self.length, self.data = self.map.length, self.map.digest
-        self._uniform = self.map.uniform
-        self._apart = self._worker_pool.all_needed = not self._uniform
+        self._apart = self._worker_pool.all_needed = not self.map.uniform
         return RowPlacement(self.map, whole=self.whole) if self._apart else Everywhere()
 
     @property

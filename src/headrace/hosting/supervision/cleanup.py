@@ -112,8 +112,7 @@ def sweep_scratch(within: Path | None = None) -> None:
 
 
 def _remove(folder: Path) -> None:
-    _open_closed(folder)
-    shutil.rmtree(folder, ignore_errors=True)
+    _remove_tree(folder)
     descriptor = _held.pop(folder, None)
     if descriptor is not None:
         os.close(descriptor)
@@ -159,19 +158,19 @@ def remove_views(paths: RunPaths) -> None:
     """Removes what the hosts of a run have written to their channels, when none of them runs."""
     if channel_area(paths).is_symlink():
         return
-    folder = channel_area(paths) / VIEWS
-    _open_closed(folder)
+    _remove_tree(channel_area(paths) / VIEWS)
+
+
+def _remove_tree(folder: Path) -> None:
+    """Removes a folder, and what is closed in it: the kernel closes folders of an overlay to everybody but root."""
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def _open_closed(folder: Path) -> None:
-    """Opens the folders in a folder: the kernel closes those of an overlay to everybody but root."""
-    for here, names, _ in os.walk(folder):
+    for here, names, _ in os.walk(folder):  # what is left
         for name in names:
             path = Path(here, name)
             if not path.is_symlink():
                 with contextlib.suppress(OSError):  # gone meanwhile, or another user's: whoever removes sees that too
                     path.chmod(0o700)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def remove_leftovers(paths: RunPaths) -> None:
